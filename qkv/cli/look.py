@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from qkv.explorer.view_settings import ViewSettings
 
 EXAMPLE_TEXT = "Ich habe das Buch, das du mir gestern gegeben hast, noch nicht gelesen."
-SAVE_SUFFIXES = (".html", ".svg", ".png")
 
 
 def look(
@@ -100,7 +99,7 @@ def look(
         open the page in the browser
     """
     if save is not None:
-        check_picture_file(save, SAVE_SUFFIXES)
+        check_picture_file(save, (".html", ".svg", ".png"))
         if compare is not None:
             raise ValueError("--compare with --save: expected one model; compare in the explorer")
     if image is not None and not image.is_file():
@@ -116,15 +115,15 @@ def look(
         view=view, layer=layer, path=path, head=head, query=query, rollout=rollout,
         num_beams=num_beams, max_new_tokens=max_new_tokens,
     )  # fmt: skip
-    given = UserInput(text=text or "", text_pair=text_pair, target=target, image=image)
+    user_input = UserInput(text=text or "", text_pair=text_pair, target=target, image=image)
     other = None if compare is None else open_model(compare, None, device, languages)
     if save is not None:
         from qkv.explorer.view import View
 
-        View(main, given, None, settings).save(save)
+        View(main, user_input, None, settings).save(save)
         print(f"wrote {save}", file=sys.stderr)
         return
-    start_explorer(main, other, given, settings, port, browser)
+    start_explorer(main, other, user_input, settings, port, browser)
 
 
 def open_model(
@@ -144,7 +143,7 @@ def open_model(
 def start_explorer(
     main: NamedModel,
     other: NamedModel | None,
-    given: UserInput,
+    user_input: UserInput,
     settings: ViewSettings,
     port: int,
     browser: bool,
@@ -154,7 +153,7 @@ def start_explorer(
     from qkv.explorer.server import serve_explorer
 
     explorer = Explorer(main, other)
-    config = explorer.build_config(given, settings)
+    config = explorer.build_config(user_input, settings)
 
     def report(url: str) -> None:
         print(f"attention explorer: {url}\n(Ctrl-C stops it)", flush=True)

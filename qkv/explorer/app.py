@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qkv.explorer.explorer import Explorer, UnknownTraceError
-from qkv.explorer.images import MAX_IMAGE_BYTES
+from qkv.explorer.images import MAX_UPLOAD_BYTES
 from qkv.explorer.page import render_page
 from qkv.memory import is_memory_error
 
@@ -58,7 +58,7 @@ def create_app(
         return HTMLResponse(page.html, headers={"Content-Security-Policy": policy})
 
     async def add_image(request: Request) -> Response:
-        data = await read_body(request, MAX_IMAGE_BYTES)
+        data = await read_body(request, MAX_UPLOAD_BYTES)
         return JSONResponse(await run_in_threadpool(explorer.add_image, data))
 
     async def get_weights(request: Request) -> Response:

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 from qkv.decode import Engine, Result
 from qkv.decode.request import BeamCandidate
 from qkv.explorer.inputs import InputBuilder, UserInput
+from qkv.model.stop_strings import build_stopping_criteria
 from qkv.nn.evaluation import view_in_evaluation_mode
 from qkv.nn.network import Network
 from qkv.tasks.write.base import GenerationTask
 from qkv.validate import check_number
 
 MAX_BEAMS = 16
-MAX_NEW_TOKENS = 200
+MAX_TREE_DEPTH = 200
 
 
 class BeamNode(NamedTuple):
@@ -47,20 +48,27 @@ class BeamTree:
 
 
 def search_beams(
-    builder: InputBuilder, given: UserInput, num_beams: int, max_new_tokens: int
+    builder: InputBuilder, user_input: UserInput, num_beams: int, max_new_tokens: int
 ) -> BeamTree:
     """Search with `num_beams` beams and return the tree of its candidates."""
-    builder.check_generation(given)
+    builder.check_generation(user_input)
     check_number("num_beams", num_beams, integer=True, at_least=2, at_most=MAX_BEAMS)
-    check_number("max_new_tokens", max_new_tokens, integer=True, at_least=1, at_most=MAX_NEW_TOKENS)
-    task, request = build_request(builder, given)
+    check_number("max_new_tokens", max_new_tokens, integer=True, at_least=1, at_most=MAX_TREE_DEPTH)
+    task, request = build_request(builder, user_input)
     settings = dict(num_beams=num_beams, num_return_sequences=1, do_sample=False)
     config = task.with_settings({**settings, "max_new_tokens": max_new_tokens}).generation_config
     net = view_in_evaluation_mode(builder.model.net)
     assert isinstance(net, Network)
     engine = Engine(net)
     steps: list[list[BeamCandidate]] = []
-    engine.add_request(**request, generation_config=config, beam_callback=steps.append)
+    engine.add_request(
+        **request,
+        generation_config=config,
+        stopping_criteria=build_stopping_criteria(
+            task.tokenizer, config.stop_strings, request.get("prompt", ())
+        ),
+        beam_callback=steps.append,
+    )
     results: list[Result] | None = None
     while engine.has_unfinished_requests:
         for output in engine.step():
@@ -77,13 +85,13 @@ def search_beams(
 
 
 def build_request(
-    builder: InputBuilder, given: UserInput
+    builder: InputBuilder, user_input: UserInput
 ) -> tuple[GenerationTask[Any, Any], dict[str, Any]]:
     """Return the task, and the arguments of its request to an engine."""
     if builder.architecture == "encoder-decoder":
-        source = builder.encode_source(given)
+        source = builder.encode_source(user_input)
         return source.task, source.task.build_request(source.row)
-    prompt, _ = builder.encode_prompt(given)
+    prompt, _ = builder.encode_prompt(user_input)
     return builder.complete_task, {"prompt": prompt}
 
 

@@ -14,13 +14,12 @@ from qkv.attention_weights import Paths
 from qkv.explorer.explorer import Explorer, quantize_weights
 from qkv.explorer.patterns import list_layer_masks
 from qkv.explorer.score_parts import get_position_name
-from qkv.explorer.trace import Trace
+from qkv.explorer.trace import WHOLE, Trace
 from qkv.nn.attention_record import DotProductRecord
 
 MAX_PAGE_BYTES = 2**26  # of encoded arrays
 ENCODED_BYTES = 4 / 3  # characters of base64 per byte
-PATTERN_SIZE = 48
-WHOLE = slice(None)
+EMBEDDED_PATTERN_SIZE = 48
 
 
 def build_embedded_config(explorer: Explorer, trace: Trace, paths: Paths) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def build_embedded_config(explorer: Explorer, trace: Trace, paths: Paths) -> dic
     vectors = VectorEncoder(trace, limit - num_weights * num_bytes)
     description = trace.to_json()
     attentions = [info for info in description["attentions"] if info["path"] in selected]
-    masks = list_layer_masks(trace.model, PATTERN_SIZE)
+    masks = list_layer_masks(trace.model, EMBEDDED_PATTERN_SIZE)
     return {
         "mode": "embedded",
         "model": explorer.describe_model(),

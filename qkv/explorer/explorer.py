@@ -41,7 +41,7 @@ from qkv.validate import check_number
 
 MAX_TRACES = 32
 MAX_IMAGES = 4
-MAX_VALUES = 2**22  # weights of one answer
+MAX_ANSWER_WEIGHTS = 2**22  # weights of one answer
 FULL_WEIGHT = 65_535  # the uint16 of the weight 1
 
 
@@ -83,22 +83,22 @@ class Explorer:
             "other_model": self.other and self.other.name,
         }
 
-    def build_config(self, given: UserInput, settings: ViewSettings) -> dict[str, Any]:
+    def build_config(self, user_input: UserInput, settings: ViewSettings) -> dict[str, Any]:
         """Return what the page starts with: the models, and the trace of an input if there is one."""
         config: dict[str, Any] = {
             "mode": "server",
             "model": self.describe_model(),
             "examples": list_examples(self.main.inputs),
         }
-        if isinstance(given.image, Path):
-            data = given.image.read_bytes()
+        if isinstance(user_input.image, Path):
+            data = user_input.image.read_bytes()
             config |= self.add_image(data)
-            given = replace(given, image=self.images[config["image"]])
-        if given.text.strip() or given.image is not None:
-            trace = Trace(self.main.inputs.model, self.main.inputs.build(given))
+            user_input = replace(user_input, image=self.images[config["image"]])
+        if user_input.text.strip() or user_input.image is not None:
+            trace = Trace(self.main.inputs.model, self.main.inputs.build(user_input))
             settings.check(trace)
             config["state"] = settings.build_state(trace)
-            config["trace"] = self.keep(trace, given)
+            config["trace"] = self.keep(trace, user_input)
         return config
 
     # --- requests ---
@@ -114,29 +114,29 @@ class Explorer:
 
     def trace(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Run a model on text, text_pair, target and image; `model` is "main" or "other"."""
-        given = self.read_input(body)
+        user_input = self.read_input(body)
         name = body.get("model", "main")
         if name not in ("main", "other") or (name == "other" and self.other is None):
             raise ValueError(f"model {name!r}, expected main, or other if two models are compared")
         named = self.other if name == "other" and self.other is not None else self.main
         with self.lock:
-            trace = Trace(named.inputs.model, named.inputs.build(given))
-            return self.keep(trace, given)
+            trace = Trace(named.inputs.model, named.inputs.build(user_input))
+            return self.keep(trace, user_input)
 
     def step(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the candidates of the next token after `token_ids`."""
-        given, token_ids = self.read_input(body), read_token_ids(body)
+        user_input, token_ids = self.read_input(body), read_token_ids(body)
         settings, num_candidates = read_settings(body), body.get("candidates", 12)
         with self.lock:
-            step = run_step(self.main.inputs, given, token_ids, settings, num_candidates)
-            return step.to_json() | self.keep(step.trace, given)
+            step = run_step(self.main.inputs, user_input, token_ids, settings, num_candidates)
+            return step.to_json() | self.keep(step.trace, user_input)
 
     def beams(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tree of a beam search."""
-        given = self.read_input(body)
+        user_input = self.read_input(body)
         num_beams, max_new_tokens = body.get("num_beams", 4), body.get("max_new_tokens", 40)
         with self.lock:
-            return search_beams(self.main.inputs, given, num_beams, max_new_tokens).to_json()
+            return search_beams(self.main.inputs, user_input, num_beams, max_new_tokens).to_json()
 
     def read_input(self, body: Mapping[str, Any]) -> UserInput:
         """Return the texts and the image of a request."""
@@ -150,7 +150,7 @@ class Explorer:
             image=self.images[name] if name else None,
         )
 
-    def keep(self, trace: Trace, given: UserInput) -> dict[str, Any]:
+    def keep(self, trace: Trace, user_input: UserInput) -> dict[str, Any]:
         """Keep a trace for later requests, and return its description with its number."""
         number = str(next(self.numbers))
         self.traces[number] = trace
@@ -159,7 +159,7 @@ class Explorer:
             or sum(trace.num_bytes for trace in self.traces.values()) > MAX_RECORD_BYTES
         ):
             self.traces.popitem(last=False)
-        texts = {"text": given.text, "text_pair": given.text_pair}
+        texts = {"text": user_input.text, "text_pair": user_input.text_pair}
         return trace.to_json() | texts | {"trace": number}
 
     def get_trace(self, number: str) -> Trace:
@@ -188,9 +188,9 @@ class Explorer:
                 -(-(part.stop - part.start) // pool) for part in (rows, columns)
             )
             num_values = max(len(heads), 1) * num_rows * num_columns
-            if num_values > MAX_VALUES:
+            if num_values > MAX_ANSWER_WEIGHTS:
                 raise ValueError(
-                    f"{num_values:,} weights, expected at most {MAX_VALUES:,}: "
+                    f"{num_values:,} weights, expected at most {MAX_ANSWER_WEIGHTS:,}: "
                     "ask for fewer heads, rows or columns"
                 )
             if is_rollout:

@@ -1,12 +1,14 @@
 """Generation step by step: the candidates of the next token, before and after the logits processors.
 
 A step runs the model on all tokens so far, so that its attention can be looked at, and the user may
-continue from any other candidate. V vocabulary size."""
+continue from any other candidate. With segment recurrence, it runs on the last token and its memory.
+V vocabulary size."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -22,20 +24,21 @@ from qkv.decode.logits.sampling import build_sampling_filters, hash_uniform, sam
 from qkv.decode.request_checks import get_vocab_size
 from qkv.explorer.inputs import InputBuilder, TraceInputs, UserInput, to_row
 from qkv.explorer.trace import Trace
+from qkv.model.stop_strings import build_stopping_criteria
 from qkv.nn.network import Network
 from qkv.tasks.write.base import GenerationTask
-from qkv.validate import check_number
+from qkv.validate import check_number, check_sequence_length
 
 STEP_SETTINGS = (
     "do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "no_repeat_ngram_size",
 )  # fmt: skip
-MAX_CANDIDATES = 100
+MAX_NEXT_TOKENS = 100
 NUM_SHOWN_CANDIDATES = 5  # of a step in a picture
 DEFAULT_SETTINGS = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class NextToken:
     """A token that may come next, with its probability by the model and after the processors."""
 
     id: int
@@ -53,7 +56,7 @@ class GenerationStep:
     token_ids: list[int]
     tokens: list[str]
     output: str
-    candidates: list[Candidate]
+    candidates: list[NextToken]
     next: int
     reason: str | None  # why it is finished; None: it is not
 
@@ -71,7 +74,7 @@ class GenerationStep:
 
 def run_step(
     builder: InputBuilder,
-    given: UserInput,
+    user_input: UserInput,
     token_ids: Sequence[int],
     settings: Mapping[str, Any],
     num_candidates: int,
@@ -79,14 +82,17 @@ def run_step(
     """Return the candidates after the tokens that were chosen so far.
 
     `settings` are those of GenerationConfig in STEP_SETTINGS, and the `seed` of sampling."""
-    builder.check_generation(given)
-    check_number("candidates", num_candidates, integer=True, at_least=1, at_most=MAX_CANDIDATES)
+    builder.check_generation(user_input)
+    check_number("candidates", num_candidates, integer=True, at_least=1, at_most=MAX_NEXT_TOKENS)
     net = builder.model.net
     assert isinstance(net, Network)
     vocab_size = get_vocab_size(net)
     for token_id in token_ids:
         check_number("token id", token_id, integer=True, at_least=0, less_than=vocab_size)
-    task, inputs, prompt, source = build_step_inputs(builder, given, token_ids)
+    task, inputs, prompt, source = build_step_inputs(builder, user_input, token_ids)
+    check_sequence_length(
+        "token_ids", len(prompt) + len(token_ids), builder.get_limit("decoder"), "the decoder"
+    )
     trace = Trace(builder.model, inputs)
     assert trace.last_logits is not None
     logits = trace.last_logits.float().cpu()
@@ -106,27 +112,34 @@ def run_step(
         output=task.tokenizer.decode([*token_ids], skip_special_tokens=True),
         candidates=list_candidates(builder, config, logits, scores[0], num_candidates),
         next=next_token,
-        reason=find_end(builder, config, token_ids, inputs),
+        reason=find_end(builder, task, config, prompt, token_ids),
     )
 
 
 def build_step_inputs(
-    builder: InputBuilder, given: UserInput, token_ids: Sequence[int]
+    builder: InputBuilder, user_input: UserInput, token_ids: Sequence[int]
 ) -> tuple[GenerationTask[str, Any], TraceInputs, list[int], list[int]]:
     """Return the task, the inputs of the model, the prompt of its decoder, and the source tokens."""
     if builder.architecture == "encoder-decoder":
-        source = builder.encode_source(given)
+        source = builder.encode_source(user_input)
         inputs = builder.build_decoder_step(source, token_ids)
         decoder_ids = inputs.arguments["decoder_input_ids"][0].tolist()
         prompt = decoder_ids[: len(decoder_ids) - len(token_ids)]
         return source.task, inputs, prompt, source.token_ids
-    prompt, notice = builder.encode_prompt(given)
-    ids = [*prompt, *token_ids]
+    prompt, notice = builder.encode_prompt(user_input)
+    segments = [[*prompt, *token_ids]]
+    if builder.complete_task.has_memory:  # decoding reads every new token as a segment
+        segments = [prompt, *([token_id] for token_id in token_ids)]
+    *memory, ids = segments
+    sequences = {"decoder": builder.labeler.label_token_ids("text", ids)}
+    if memory:
+        sequences["memory"] = builder.labeler.label_token_ids("memory", [*chain(*memory)])
     inputs = TraceInputs(
         arguments={"input_ids": to_row(ids)},
-        sequences={"decoder": builder.labeler.label_token_ids("text", ids)},
+        sequences=sequences,
         notice=notice,
         predicts="decoder",
+        memory_segments=memory,
     )
     return builder.complete_task, inputs, prompt, prompt
 
@@ -166,14 +179,14 @@ def choose_token(
 
 def list_candidates(
     builder: InputBuilder, config: GenerationConfig, logits: Tensor, scores: Tensor, count: int
-) -> list[Candidate]:
+) -> list[NextToken]:
     """Return the best tokens after the processors, then those that the processors removed."""
     before, after = logits.softmax(-1), scores.softmax(-1)
     count = min(count, len(logits))
     best = {*before.topk(count).indices.tolist(), *after.topk(count).indices.tolist()}
     order = sorted(best, key=lambda token_id: (-after[token_id], -before[token_id]))
     return [
-        Candidate(
+        NextToken(
             id=token_id,
             text=builder.labeler.get_text(token_id),
             probability=float(before[token_id]),
@@ -186,25 +199,29 @@ def list_candidates(
 
 def find_end(
     builder: InputBuilder,
+    task: GenerationTask[Any, Any],
     config: GenerationConfig,
+    prompt: Sequence[int],
     token_ids: Sequence[int],
-    inputs: TraceInputs,
 ) -> str | None:
-    """Return why no token follows: the end token, or the length; None if one may follow."""
+    """Return why no token follows: an end token or string, or the length; None if one may follow."""
     if token_ids and token_ids[-1] in config.eos_token_id:
         return "end token"
-    is_full = len(inputs.sequences["decoder"]) >= builder.get_limit("decoder")
+    is_stop = build_stopping_criteria(task.tokenizer, config.stop_strings, prompt)
+    if token_ids and is_stop is not None and is_stop([*token_ids]):
+        return "stop string"
+    is_full = len(prompt) + len(token_ids) >= builder.get_limit("decoder")
     return "length" if is_full else None
 
 
 def run_steps(
-    builder: InputBuilder, given: UserInput, settings: Mapping[str, Any], max_new_tokens: int
+    builder: InputBuilder, user_input: UserInput, settings: Mapping[str, Any], max_new_tokens: int
 ) -> list[GenerationStep]:
     """Return the steps of a generation, each with the token that follows in `next`."""
     token_ids: list[int] = []
     steps = []
     while len(token_ids) < max_new_tokens:
-        step = run_step(builder, given, token_ids, settings, NUM_SHOWN_CANDIDATES)
+        step = run_step(builder, user_input, token_ids, settings, NUM_SHOWN_CANDIDATES)
         if step.reason is not None:
             break
         steps.append(step)

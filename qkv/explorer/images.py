@@ -22,7 +22,7 @@ from qkv.tasks.images import (
     read_pixel_values,
 )
 
-MAX_IMAGE_BYTES = 2**24  # of an uploaded file
+MAX_UPLOAD_BYTES = 2**24  # of an uploaded file
 CLASS_TOKEN = "[class]"
 
 
@@ -66,9 +66,9 @@ def encode_picture(image: Any) -> str:
 
 def open_uploaded_image(data: bytes) -> Any:
     """Return the Pillow image of an uploaded file; raise ValueError if it is none."""
-    if len(data) > MAX_IMAGE_BYTES:
+    if len(data) > MAX_UPLOAD_BYTES:
         raise ValueError(
-            f"the image has {len(data):,} bytes, expected at most {MAX_IMAGE_BYTES:,}; "
+            f"the image has {len(data):,} bytes, expected at most {MAX_UPLOAD_BYTES:,}; "
             "use a smaller one"
         )
     with tempfile.TemporaryDirectory() as folder:

@@ -9,7 +9,7 @@ dual-encoder      a text and an image, or one of them
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -57,7 +57,7 @@ class TraceInputs:
     notice: str | None = None  # what was changed, for the user
     target: str | None = None  # text of the decoder
     predicts: str | None = None  # sequence in which a row predicts the next token
-    memory_ids: list[int] = field(default_factory=list)  # tokens of the first segment
+    memory_segments: Sequence[Sequence[int]] = ()  # tokens of earlier segments
 
 
 class EncoderSource(NamedTuple):
@@ -144,52 +144,52 @@ class InputBuilder:
             "image": has_image,
         }
 
-    def build(self, given: UserInput) -> TraceInputs:
+    def build(self, user_input: UserInput) -> TraceInputs:
         """Return the inputs of what the user gives; a target that is not given is generated."""
-        self.check(given)
+        self.check(user_input)
         if self.architecture == "encoder-decoder":
-            return self.build_seq2seq(given)
+            return self.build_seq2seq(user_input)
         if self.architecture == "dual-encoder":
-            return self.build_dual(given)
-        if given.image is not None:
-            pixel_values, patches = read_image(self.model, given.image)
+            return self.build_dual(user_input)
+        if user_input.image is not None:
+            pixel_values, patches = read_image(self.model, user_input.image)
             return TraceInputs(
                 arguments={"pixel_values": pixel_values}, sequences={"encoder": patches}
             )
-        if self.has_memory and given.text_pair:
-            return self.build_segments(given.text, given.text_pair)
-        return self.build_text(given, self.architecture)
+        if self.has_memory and user_input.text_pair:
+            return self.build_segments(user_input.text, user_input.text_pair)
+        return self.build_text(user_input, self.architecture)
 
-    def check(self, given: UserInput) -> None:
+    def check(self, user_input: UserInput) -> None:
         """Raise ValueError unless the model reads what is given, and something that it reads is."""
         accepted = self.describe_inputs()
         for name in accepted:
-            if not accepted[name] and getattr(given, name) not in (None, ""):
+            if not accepted[name] and getattr(user_input, name) not in (None, ""):
                 reads = " and ".join(other for other in accepted if accepted[other])
                 raise ValueError(
                     f"{name}: this model ({self.model.family.name}) reads {reads}; leave it out"
                 )
-        has_text = bool(given.text.strip())
-        if given.image is None and accepted["image"] and not (accepted["text"] and has_text):
+        has_text = bool(user_input.text.strip())
+        if user_input.image is None and accepted["image"] and not (accepted["text"] and has_text):
             raise ValueError("no image is given, expected a picture file")
         if not accepted["image"] and not has_text:
             raise ValueError("the text is empty, expected words")
 
-    def check_generation(self, given: UserInput) -> None:
+    def check_generation(self, user_input: UserInput) -> None:
         """Raise ValueError unless the model generates text and can read what is given."""
         if not self.can_generate:
             raise ValueError(
                 "this model does not generate text, expected one with a language model head"
             )
-        self.check(given)
+        self.check(user_input)
 
-    def build_text(self, given: UserInput, name: str) -> TraceInputs:
+    def build_text(self, user_input: UserInput, name: str) -> TraceInputs:
         """Return a text, or a pair of texts."""
         assert self.model.tokenizer is not None
-        pair = (given.text, given.text_pair) if given.text_pair else given.text
+        pair = (user_input.text, user_input.text_pair) if user_input.text_pair else user_input.text
         encoding, notice = self.fit(self.model.tokenizer.encode_batch([pair])[0])
         arguments = {"input_ids": to_row(encoding.input_ids)}
-        if given.text_pair:
+        if user_input.text_pair:
             arguments["token_type_ids"] = to_row(encoding.token_type_ids)
         return TraceInputs(
             arguments=arguments,
@@ -198,14 +198,14 @@ class InputBuilder:
             predicts=name if self.can_generate else None,
         )
 
-    def build_dual(self, given: UserInput) -> TraceInputs:
+    def build_dual(self, user_input: UserInput) -> TraceInputs:
         """Return a text, an image, or both, for the two towers."""
         inputs = TraceInputs(arguments={}, sequences={})
-        if given.text.strip():
-            inputs = self.build_text(given, "text")
-        if given.image is None:
+        if user_input.text.strip():
+            inputs = self.build_text(user_input, "text")
+        if user_input.image is None:
             return inputs
-        pixel_values, patches = read_image(self.model, given.image)
+        pixel_values, patches = read_image(self.model, user_input.image)
         return replace(
             inputs,
             arguments=inputs.arguments | {"pixel_values": pixel_values},
@@ -226,7 +226,7 @@ class InputBuilder:
             },
             notice=notice,
             predicts="decoder" if self.can_generate else None,
-            memory_ids=memory.input_ids,
+            memory_segments=[memory.input_ids],
         )
 
     # --- encoder-decoders ---
@@ -243,15 +243,15 @@ class InputBuilder:
     def caption_task(self) -> CaptionTask:
         return CaptionTask(model=self.model)
 
-    def encode_source(self, given: UserInput) -> EncoderSource:
+    def encode_source(self, user_input: UserInput) -> EncoderSource:
         """Return the source: an image, or a text with the task in its direction."""
-        if given.image is not None:
+        if user_input.image is not None:
             assert isinstance(self.model.net, Network)
-            pixel_values, patches = read_image(self.model, given.image)
+            pixel_values, patches = read_image(self.model, user_input.image)
             (states,) = encode_images(self.model.net, pixel_values)
             arguments = {"pixel_values": pixel_values}
             return EncoderSource(self.caption_task, states, states, arguments, patches)
-        task, text = self.seq2seq_task.resolve_direction(given.text)
+        task, text = self.seq2seq_task.resolve_direction(user_input.text)
         encoding = task.encode([task.source_prefix + text])[0]
         encoding, notice = self.fit(encoding, task.input_token_limit)
         return EncoderSource(
@@ -263,16 +263,16 @@ class InputBuilder:
             notice=notice,
         )
 
-    def build_seq2seq(self, given: UserInput) -> TraceInputs:
+    def build_seq2seq(self, user_input: UserInput) -> TraceInputs:
         """Return a source, and a target with the tokens before it."""
-        source = self.encode_source(given)
-        if given.target:
-            return self.build_decoder_step(source, self.encode_target(source.task, given.target))
+        source = self.encode_source(user_input)
+        if user_input.target:
+            return self.build_target(source, self.encode_target(source.task, user_input.target))
         with source.task.evaluation_mode() as evaluated:
             (results,) = evaluated.predict([source.row])
         if isinstance(results, Exception):
             raise results
-        return self.build_decoder_step(source, results[0].token_ids)
+        return self.build_target(source, results[0].token_ids)
 
     def encode_target(self, task: GenerationTask[Any, Any], target: str) -> list[int]:
         """Return the tokens of a given target, after the language code that the model generates."""
@@ -280,8 +280,18 @@ class InputBuilder:
         first = task.generation_config.forced_bos_token_id
         if first is not None and token_ids[:1] != [first]:
             token_ids = [first, *token_ids]
+        return token_ids
+
+    def build_target(self, source: EncoderSource, token_ids: Sequence[int]) -> TraceInputs:
+        """Return a source and as much of its target as the decoder reads after the start token."""
         limit = self.get_limit("decoder") - 1
-        return token_ids[:limit]
+        inputs = self.build_decoder_step(source, token_ids[:limit])
+        if len(token_ids) <= limit:
+            return inputs
+        notice = (
+            f"Target cut to {limit:,} of {len(token_ids):,} tokens, the most that the model reads."
+        )
+        return replace(inputs, notice=" ".join(filter(None, (inputs.notice, notice))))
 
     def build_decoder_step(self, source: EncoderSource, token_ids: Sequence[int]) -> TraceInputs:
         """Return a source and the tokens that its decoder has read after the start token."""
@@ -307,10 +317,10 @@ class InputBuilder:
     def complete_task(self) -> CompleteTask:
         return CompleteTask(model=self.model, overflow="truncate")
 
-    def encode_prompt(self, given: UserInput) -> tuple[list[int], str | None]:
+    def encode_prompt(self, user_input: UserInput) -> tuple[list[int], str | None]:
         """Return the tokens that a decoder continues, and a notice if they were cut."""
         task = self.complete_task
-        text = " ".join(filter(None, (given.text, given.text_pair)))
+        text = " ".join(filter(None, (user_input.text, user_input.text_pair)))
         encoding, notice = self.fit(task.encode([text])[0])
         net = self.model.net
         assert isinstance(net, Network)

@@ -11,7 +11,7 @@ from typing import Any
 from qkv.tasks.alignment import TextSpan, group_into_words
 from qkv.text import Encoding, Tokenizer
 
-REPLACEMENT_CHARACTER = "\ufffd"  # of bytes that are not complete characters
+INCOMPLETE_CHARACTER = "\ufffd"  # of bytes that are not complete characters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class TokenLabeler:
     def get_text(self, token_id: int) -> str:
         """Return the characters of a token without the space around them, else its bytes or its name."""
         characters = self.get_characters(token_id)
-        if REPLACEMENT_CHARACTER in characters:
+        if INCOMPLETE_CHARACTER in characters:
             return " ".join(f"{byte:02X}" for byte in self.token_bytes[token_id].strip())
         if characters:
             return characters.strip() or characters

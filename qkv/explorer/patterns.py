@@ -17,7 +17,7 @@ from qkv.spec import Pattern, StackSpec
 from qkv.spec.patterns import PerHead
 from qkv.validate import check_number
 
-MAX_SIZE = 256
+MAX_PATTERN_SIZE = 256
 BIAS_NAMES = {"t5": "T5 bias", "alibi": "ALiBi"}
 
 
@@ -57,7 +57,7 @@ class LayerMask:
 
 def list_layer_masks(model: Model, size: int) -> list[LayerMask]:
     """Return the mask of `size` queries in every layer, and the position bias of its heads."""
-    check_number("size", size, integer=True, at_least=2, at_most=MAX_SIZE)
+    check_number("size", size, integer=True, at_least=2, at_most=MAX_PATTERN_SIZE)
     masks = []
     for path in attention_kernels(model.net):
         prefix, _, part = path.rpartition(".")

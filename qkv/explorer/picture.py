@@ -16,7 +16,7 @@ from qkv.explorer.generation import run_steps
 from qkv.explorer.inputs import InputBuilder, UserInput
 from qkv.explorer.patterns import list_layer_masks
 from qkv.explorer.score_parts import list_score_parts
-from qkv.explorer.trace import AttentionInfo, Trace
+from qkv.explorer.trace import WHOLE, AttentionInfo, Trace
 from qkv.explorer.view_settings import ViewSettings, find_image
 from qkv.pictures.beams import BeamCandidate, render_beams_svg
 from qkv.pictures.candidates import CandidateStep, TokenCandidate, render_candidates_svg
@@ -27,10 +27,9 @@ from qkv.pictures.model_grid import render_model_grid_svg
 from qkv.pictures.neurons import render_neurons_svg
 from qkv.pictures.pattern_masks import render_pattern_masks_svg
 
-PATTERN_SIZE = 32  # queries of a mask
+PICTURE_PATTERN_SIZE = 32  # queries of a mask
 MAX_LABELED_TOKENS = 400  # of a matrix or of lines
 MAX_PANELS = 32  # pictures of one image
-WHOLE = slice(None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class PictureInput:
 
     name: str  # of the model
     builder: InputBuilder
-    given: UserInput
+    user_input: UserInput
     trace: Trace
     settings: ViewSettings
 
@@ -67,8 +66,8 @@ class PictureInput:
         """Return the attention in words: "encoder self-attention, layer 3, head 2"."""
         info, head = self.info, self.settings.head
         kind = "cross-attention" if info.kind == "cross" else "self-attention"
-        shown = heads or ("all heads" if head is None else f"head {head}")
-        return f"{info.stack} {kind}, layer {info.layer}, {shown} (counted from 0)"
+        heads = heads or ("all heads" if head is None else f"head {head}")
+        return f"{info.stack} {kind}, layer {info.layer}, {heads} (counted from 0)"
 
     def compute_mean(self, info: AttentionInfo) -> Tensor:
         """Return the weights (T, S) of the head, or the mean of all heads."""
@@ -106,7 +105,7 @@ def check_labeled_tokens(picture: PictureInput) -> None:
         )
 
 
-def draw_heads(picture: PictureInput) -> str:
+def draw_head_view(picture: PictureInput) -> str:
     check_labeled_tokens(picture)
     weights = picture.trace.compute_weights(picture.info.path, picture.heads, WHOLE, WHOLE)
     return render_heads_svg(
@@ -120,7 +119,7 @@ def draw_heads(picture: PictureInput) -> str:
     )
 
 
-def draw_model(picture: PictureInput) -> str:
+def draw_model_view(picture: PictureInput) -> str:
     kind = picture.info.kind, picture.info.stack
     layers = [
         (f"layer {info.layer}", picture.trace.compute_weights(info.path, range(info.heads), WHOLE, WHOLE))
@@ -131,7 +130,7 @@ def draw_model(picture: PictureInput) -> str:
     return render_model_grid_svg(picture.name, f"{picture.info.stack} {name}", layers)
 
 
-def draw_matrix(picture: PictureInput) -> str:
+def draw_matrix_view(picture: PictureInput) -> str:
     check_labeled_tokens(picture)
     if picture.settings.rollout:
         weights = picture.trace.compute_rollout(picture.info.path, WHOLE, WHOLE)[0]
@@ -143,14 +142,14 @@ def draw_matrix(picture: PictureInput) -> str:
     return render_matrices_svg(picture.name, subtitle, [matrix])
 
 
-def draw_alignment(picture: PictureInput) -> str:
+def draw_alignment_view(picture: PictureInput) -> str:
     words = align_words(picture.trace, picture.info, picture.compute_mean(picture.info))
     matrix = WeightMatrix(words.weights.tolist(), words.target, words.source, "target", "source")
     subtitle = picture.describe("mean of the heads" if picture.settings.head is None else None)
     return render_matrices_svg(picture.name, subtitle, [matrix])
 
 
-def draw_neurons(picture: PictureInput) -> str:
+def draw_neuron_view(picture: PictureInput) -> str:
     check_labeled_tokens(picture)
     info, query, head = picture.info, picture.settings.query or 0, picture.settings.head or 0
     terms = picture.trace.compute_terms(info.path, head, query)
@@ -173,10 +172,10 @@ def draw_neurons(picture: PictureInput) -> str:
     )
 
 
-def draw_generation(picture: PictureInput) -> str:
+def draw_generation_view(picture: PictureInput) -> str:
     limit = picture.settings.max_new_tokens
-    steps = run_steps(picture.builder, picture.given, {}, limit)
-    drawn = []
+    steps = run_steps(picture.builder, picture.user_input, {}, limit)
+    rows = []
     for step in steps:
         ids = [row.id for row in step.candidates]
         candidates = [
@@ -185,13 +184,15 @@ def draw_generation(picture: PictureInput) -> str:
         ]
         chosen = ids.index(step.next) if step.next in ids else None
         token = picture.builder.labeler.get_text(step.next)
-        drawn.append(CandidateStep(token, candidates, chosen))
-    return render_candidates_svg(picture.name, f"after “{picture.given.text}”", drawn)
+        rows.append(CandidateStep(token, candidates, chosen))
+    return render_candidates_svg(picture.name, f"after “{picture.user_input.text}”", rows)
 
 
-def draw_beams(picture: PictureInput) -> str:
+def draw_beams_view(picture: PictureInput) -> str:
     settings = picture.settings
-    tree = search_beams(picture.builder, picture.given, settings.num_beams, settings.max_new_tokens)
+    tree = search_beams(
+        picture.builder, picture.user_input, settings.num_beams, settings.max_new_tokens
+    )
     steps = [
         [
             BeamCandidate(node.text, node.parent, node.score, node.is_kept, node.is_finished)
@@ -203,10 +204,10 @@ def draw_beams(picture: PictureInput) -> str:
     return render_beams_svg(picture.name, subtitle, steps, tree.best)
 
 
-def draw_patterns(picture: PictureInput) -> str:
+def draw_patterns_view(picture: PictureInput) -> str:
     masks: dict[tuple[str, bytes], tuple[str, Tensor]] = {}
     curves: dict[bytes, tuple[str, tuple[int, ...], Tensor]] = {}
-    for layer in list_layer_masks(picture.trace.model, PATTERN_SIZE):
+    for layer in list_layer_masks(picture.trace.model, PICTURE_PATTERN_SIZE):
         key = layer.pattern, layer.mask.numpy().tobytes()
         masks.setdefault(key, (f"{layer.pattern}: {layer.path}", layer.mask.bool()))
         if layer.bias is not None:
@@ -216,7 +217,7 @@ def draw_patterns(picture: PictureInput) -> str:
     return render_pattern_masks_svg(picture.name, subtitle, [*masks.values()], [*curves.values()])
 
 
-def draw_image(picture: PictureInput) -> str:
+def draw_image_view(picture: PictureInput) -> str:
     """Draw the image once for every query that is shown: one, or those that are no patches."""
     info, trace = picture.info, picture.trace
     image = find_image(trace, info)
@@ -227,15 +228,15 @@ def draw_image(picture: PictureInput) -> str:
     )
     weights = picture.compute_mean(info)[:, start + image.first_patch : start + len(image)]
     is_self = trace.sequences[info.queries] is image
-    shown = [picture.settings.query] if picture.settings.query is not None else None
-    shown = shown or list(range(max(image.first_patch, 1) if is_self else info.shape[0]))
-    shown = shown[:MAX_PANELS]
-    panels = [(picture.queries[query], weights[query].reshape(image.grid)) for query in shown]
+    queries = range(max(image.first_patch, 1) if is_self else info.shape[0])[:MAX_PANELS]
+    if picture.settings.query is not None:
+        queries = range(picture.settings.query, picture.settings.query + 1)
+    panels = [(picture.queries[query], weights[query].reshape(image.grid)) for query in queries]
     patches = [
         divmod(query - image.first_patch, image.grid[1])
         if is_self and query >= image.first_patch
         else None
-        for query in shown
+        for query in queries
     ]
     mime_type, _, data = image.picture.removeprefix("data:").partition(";base64,")
     subtitle = picture.describe("mean of the heads" if picture.settings.head is None else None)
@@ -249,13 +250,13 @@ def image_name(trace: Trace, info: AttentionInfo) -> str:
 
 
 VIEW_PICTURES: dict[str, Callable[[PictureInput], str]] = {
-    "head": draw_heads,
-    "model": draw_model,
-    "matrix": draw_matrix,
-    "alignment": draw_alignment,
-    "neuron": draw_neurons,
-    "generation": draw_generation,
-    "beams": draw_beams,
-    "patterns": draw_patterns,
-    "image": draw_image,
+    "head": draw_head_view,
+    "model": draw_model_view,
+    "matrix": draw_matrix_view,
+    "alignment": draw_alignment_view,
+    "neuron": draw_neuron_view,
+    "generation": draw_generation_view,
+    "beams": draw_beams_view,
+    "patterns": draw_patterns_view,
+    "image": draw_image_view,
 }

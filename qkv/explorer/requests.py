@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_TEXT_LENGTH = 200_000  # characters
-MAX_NEW_TOKENS = 4096
+MAX_CHOSEN_TOKENS = 4096
 
 
 def read_text(body: Mapping[str, Any], name: str) -> str | None:
@@ -25,8 +25,8 @@ def read_text(body: Mapping[str, Any], name: str) -> str | None:
 def read_token_ids(body: Mapping[str, Any]) -> list[int]:
     """Return the tokens that were chosen so far."""
     token_ids = body.get("token_ids", [])
-    if not isinstance(token_ids, list) or len(token_ids) > MAX_NEW_TOKENS:
-        raise ValueError(f"token_ids: expected a list of at most {MAX_NEW_TOKENS:,} token ids")
+    if not isinstance(token_ids, list) or len(token_ids) > MAX_CHOSEN_TOKENS:
+        raise ValueError(f"token_ids: expected a list of at most {MAX_CHOSEN_TOKENS:,} token ids")
     return token_ids
 
 

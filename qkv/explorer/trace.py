@@ -28,6 +28,7 @@ from qkv.spec.patterns import And, Or, PerHead
 
 MAX_RECORD_BYTES = 2**30  # of the records of one trace
 MAX_SCORES = 2**24  # that are computed at a time
+WHOLE = slice(None)
 MAX_ROLLOUT_TOKENS = 1024
 MAX_ROLLOUTS = 4  # that are kept
 
@@ -77,9 +78,9 @@ class Trace:
             for name, tensor in self.inputs.arguments.items()
             if name in accepted
         }
-        if self.inputs.memory_ids:
-            memory = torch.tensor([self.inputs.memory_ids], device=model.device)
-            tensors["mems"] = model(memory).mems
+        for token_ids in self.inputs.memory_segments:
+            segment = torch.tensor([[*token_ids]], device=model.device)
+            tensors["mems"] = model(segment, mems=tensors.get("mems")).mems
         batch = build_input_batch(model.spec, extra_outputs=(), **tensors)
         if self.inputs.predicts is not None:  # the logits of all tokens need much memory
             length = len(self.inputs.sequences[self.inputs.predicts])
@@ -245,11 +246,11 @@ class Trace:
                 f"rollout of {length:,} tokens, expected at most {MAX_ROLLOUT_TOKENS:,}: "
                 "use a shorter text"
             )
-        whole, identity = slice(None), torch.eye(length)
+        identity = torch.eye(length)
         rollout = identity
         for info in self.attentions.values():
             if info.stack == last.stack and info.kind == "self" and info.layer <= last.layer:
-                weights = self.compute_mean_weights(info.path, whole, whole)[0]
+                weights = self.compute_mean_weights(info.path, WHOLE, WHOLE)[0]
                 mixed = (weights + identity) / 2
                 rollout = mixed / mixed.sum(-1, keepdim=True) @ rollout
         return rollout
@@ -276,7 +277,7 @@ class Trace:
 def fit_memory(memory: TokenSequence | None, count: int) -> TokenSequence:
     """Return the labels of `count` columns of memory: its last tokens, after columns without any."""
     known = memory.tokens[-count:] if memory is not None else ()
-    unknown = build_memory_labels(count - len(known)).tokens
+    unknown = build_memory_labels(count).tokens[: count - len(known)]
     words = memory.words if memory is not None else ()
     return TokenSequence(label="memory", tokens=(*unknown, *known), words=words)
 

@@ -26,19 +26,19 @@ class View:
     """The attention of a model in one input. In a notebook, it is shown as an interactive page."""
 
     def __init__(
-        self, model: NamedModel, given: UserInput, paths: Paths, settings: ViewSettings
+        self, model: NamedModel, user_input: UserInput, paths: Paths, settings: ViewSettings
     ) -> None:
         self.explorer = Explorer(model)
-        self.given = given
+        self.user_input = user_input
         self.paths = paths
         self.settings = settings
-        self.trace = Trace(model.inputs.model, model.inputs.build(given))
+        self.trace = Trace(model.inputs.model, model.inputs.build(user_input))
         settings.check(self.trace)
 
     def html(self) -> str:
         """Return a self-contained page: no network, no server."""
         config = build_embedded_config(self.explorer, self.trace, self.paths)
-        config["trace"] |= {"text": self.given.text, "text_pair": self.given.text_pair}
+        config["trace"] |= {"text": self.user_input.text, "text_pair": self.user_input.text_pair}
         config["state"] = self.settings.build_state(self.trace)
         return render_page(config, is_saved=True).html
 
@@ -49,7 +49,7 @@ class View:
             PictureInput(
                 name=model.name,
                 builder=model.inputs,
-                given=self.given,
+                user_input=self.user_input,
                 trace=self.trace,
                 settings=self.settings,
             )
@@ -100,7 +100,7 @@ def view(
     loaded = model if isinstance(model, Model) else load(model)
     inputs = InputBuilder(model=loaded, src_lang=src_lang, tgt_lang=tgt_lang)
     name = loaded.family.name if isinstance(model, Model) else str(model)
-    given = UserInput(text=text, text_pair=text_pair, target=target, image=image)
+    user_input = UserInput(text=text, text_pair=text_pair, target=target, image=image)
     settings = ViewSettings(
         view=view,
         layer=layer,
@@ -111,4 +111,4 @@ def view(
         num_beams=num_beams,
         max_new_tokens=max_new_tokens,
     )
-    return View(NamedModel(name=name, inputs=inputs), given, paths, settings)
+    return View(NamedModel(name=name, inputs=inputs), user_input, paths, settings)

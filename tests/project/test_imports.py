@@ -40,7 +40,7 @@ ALLOWED_IMPORTS = {
     "tasks":      "files validate hints image_tokenizer memory torch_compat spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy llguidance",
     "pictures":   "formatting spec nn model tasks torch rich",
     "experiments": "validate hints files staging memory spec batch kernels nn attention_weights text decode model data train tasks pictures torch numpy msgspec",
-    "explorer":   "validate formatting staging attention_weights torch_compat spec batch nn text decode model tasks pictures torch starlette uvicorn",
+    "explorer":   "validate hints files staging formatting memory attention_weights torch_compat spec batch kernels nn text decode data model tasks pictures torch numpy starlette uvicorn resvg_py",
 }
 # fmt: on
 UNRESTRICTED = {"__init__", "__main__", "cli"}

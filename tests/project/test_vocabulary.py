@@ -43,7 +43,17 @@ RETIRED_MODULES = set(
 )
 RETIRED_PARAMETERS = r"(^|\.)(attend|cross|feed|before_\w+|after_\w+)(\.|$)"
 # Names that every family file or command defines.
-FIXED = {"CONFIG", "FAMILY", "KEYS", "SIZES", "finish_config", "upgrade_config", "show", "train"}
+FIXED = {
+    "CONFIG",
+    "FAMILY",
+    "KEYS",
+    "SIZES",
+    "finish_config",
+    "upgrade_config",
+    "look",
+    "show",
+    "train",
+}
 STEMS = "analy final general initial minim maxim normal optim organ penal quant random recogn regular serial"
 STEMS += " special standard summar token vector visual"
 BRITISH = re.compile(

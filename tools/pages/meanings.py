@@ -228,6 +228,26 @@ ARGUMENT_MEANINGS: dict[str, dict[str, str]] = {
         "heads": "slice of the heads to record",
         "rows": "slice of the queries to record: `slice(-1, None)` is the last one",
     },
+    "qkv.view": {
+        "model": "a Model, a folder, a hub id or a built-in model",
+        "text": "text that the model reads; of an encoder-decoder, the source",
+        "text_pair": "second text: of an encoder, a pair; with segment recurrence, the text whose memory "
+        "the first is",
+        "target": "text of the decoder; None: what the model generates",
+        "image": "path of an image, or a Pillow image",
+        "src_lang": "source language of a multilingual model",
+        "tgt_lang": "target language of a multilingual model",
+        "paths": "regular expression of the paths in a saved page, or a function of a path; None: all",
+        "view": "head, model, matrix, alignment, neuron, generation, beams, patterns or image; None: "
+        "alignment of an encoder-decoder, image of a model of images, else head",
+        "layer": "layer of the view; None: the first; of alignments, the last but one",
+        "path": "path of an attention instead of a layer",
+        "head": "head of the view; None: all heads, or their mean",
+        "query": "index of a token whose weights alone are shown",
+        "rollout": "attention rollout instead of weights, in the view matrix",
+        "num_beams": "beams of the view beams",
+        "max_new_tokens": "maximum number of generated tokens in the views generation and beams",
+    },
     "Model.save": {
         "folder": "output folder",
         "format": "hf, qkv, or auto: hf if Hugging Face has a class for the model",

@@ -8,11 +8,14 @@ import { track } from "./frames.js";
 import { createWeightLegend } from "./legend.js";
 import { matrixSvg } from "./matrix-view.js";
 import { download, svgText } from "./svg.js";
+import { measureTokens } from "./token-list.js";
 import { formatWeight, shortText, tokenLabel, visibleText } from "./token-text.js";
 import { headsName } from "./trace.js";
 
 const LEAST_CELL = 0.004; // weights below it have the color of 0
 const LEAST_NUMBER = 0.05; // smaller weights have no number in their cell
+const LABEL_LENGTH = 16; // characters
+const LABEL_ANGLE = 50 * Math.PI / 180; // of the source words, so that they do not overlap
 const ALIGNMENT_HINT = "Point at a word, or focus it with Tab, to highlight the words it is aligned to.";
 
 export const alignmentView = {
@@ -121,31 +124,34 @@ function openAlignmentView({ tools, body }, app) {
     texts[side].querySelectorAll("span")[index].classList.add("here");
     figure.querySelector(`[data-${side}="${index}"]`).classList.add("here");
     const top = matrix[others].map((token, i) => [weight(i), token]).filter(([value]) => value >= 0.05).sort((a, b) => b[0] - a[0]).slice(0, 5);
-    const list = top.map(([value, token]) => `${tokenLabel(token)} ${formatWeight(value)}`).join(", ") || "no weight above 0.05";
+    const list = top.map(([value, token]) => `${tokenLabel(token)} ${formatWeight(value)}`).join(" · ") || "no weight above 0.05";
     status.textContent = `${tokenLabel(matrix[side][index])} ${arrow} ${list} (weights, ${title()})`;
   }
 
   function draw() {
     const rem = remPixels();
-    const [cell, margin] = [clamp((body.clientWidth - 12 * rem) / matrix.columns.length, 1.5 * rem, 3 * rem), 7 * rem];
-    const [width, height] = [margin + matrix.columns.length * cell + 2, margin + matrix.rows.length * cell + 2];
+    const font = `${0.875 * rem}px ${getComputedStyle(body).fontFamily}`;
+    const [rowLabel, columnLabel] = [matrix.rows, matrix.columns].map(tokens => measureTokens(tokens, font, LABEL_LENGTH));
+    const [left, top, right] = [rowLabel + rem, columnLabel * Math.sin(LABEL_ANGLE) + 1.5 * rem, columnLabel * Math.cos(LABEL_ANGLE) + 0.5 * rem];
+    const cell = clamp((body.clientWidth - left - right) / matrix.columns.length, 1.5 * rem, 3 * rem);
+    const [width, height] = [left + matrix.columns.length * cell + 2, top + matrix.rows.length * cell + 2];
     const outlined = matrix.columns.length ? bestColumns(matrix) : [];
     const cells = [];
     matrix.rows.forEach((_, row) => matrix.columns.forEach((_, column) => {
       const [weight, isBest] = [weightOf(row, column), outlined[row] === column];
       if (weight < LEAST_CELL && !isBest) return;
-      const rect = createSvg("rect", { x: margin + column * cell + 1, y: margin + row * cell + 1, width: cell - 2, height: cell - 2, rx: 2, fill: weightColor(weight, "linear"), class: isBest ? "best" : null },
+      const rect = createSvg("rect", { x: left + column * cell + 1, y: top + row * cell + 1, width: cell - 2, height: cell - 2, rx: 2, fill: weightColor(weight, "linear"), class: isBest ? "best" : null },
         createSvg("title", { text: `${tokenLabel(matrix.rows[row])} ← ${tokenLabel(matrix.columns[column])} ${formatWeight(weight)}` }));
       rect.addEventListener("pointerenter", () => highlight("rows", row));
       rect.addEventListener("pointerleave", clear);
       cells.push(rect);
-      if (cell >= 2.2 * rem && weight >= LEAST_NUMBER) cells.push(createSvg("text", { class: "in-cell", x: margin + (column + 0.5) * cell, y: margin + (row + 0.5) * cell,
+      if (cell >= 2.2 * rem && weight >= LEAST_NUMBER) cells.push(createSvg("text", { class: "in-cell", x: left + (column + 0.5) * cell, y: top + (row + 0.5) * cell,
         "text-anchor": "middle", "dominant-baseline": "central", "font-size": 0.75 * rem, fill: inkOn(weightColor(weight, "linear")), text: formatWeight(weight) }));
     }));
-    const ground = createSvg("rect", { x: margin, y: margin, width: matrix.columns.length * cell, height: matrix.rows.length * cell, fill: weightColor(0) });
-    const rowLabels = matrix.rows.map((token, row) => svgText(tokenLabel(token, 16), { x: margin - 8, y: margin + (row + 0.5) * cell, "dominant-baseline": "central", "text-anchor": "end", "font-size": 0.875 * rem, "data-rows": row }));
-    const columnLabels = matrix.columns.map((token, column) => svgText(tokenLabel(token, 16), { transform: `translate(${margin + (column + 0.5) * cell} ${margin - 8}) rotate(-50)`, "dominant-baseline": "central", "font-size": 0.875 * rem, "data-columns": column }));
-    return createSvg("svg", { width: width + 4 * rem, height, role: "img", "aria-label": `Alignment matrix, ${title()}: ${matrix.rows.length} target by ${matrix.columns.length} source tokens` },
+    const ground = createSvg("rect", { x: left, y: top, width: matrix.columns.length * cell, height: matrix.rows.length * cell, fill: weightColor(0) });
+    const rowLabels = matrix.rows.map((token, row) => svgText(tokenLabel(token, LABEL_LENGTH), { x: left - 8, y: top + (row + 0.5) * cell, "dominant-baseline": "central", "text-anchor": "end", "font-size": 0.875 * rem, "data-rows": row }));
+    const columnLabels = matrix.columns.map((token, column) => svgText(tokenLabel(token, LABEL_LENGTH), { transform: `translate(${left + (column + 0.5) * cell} ${top - 8}) rotate(${-LABEL_ANGLE * 180 / Math.PI})`, "dominant-baseline": "central", "font-size": 0.875 * rem, "data-columns": column }));
+    return createSvg("svg", { width: width + right, height, role: "img", "aria-label": `Alignment matrix, ${title()}: ${matrix.rows.length} target by ${matrix.columns.length} source tokens` },
       ground, ...cells, ...rowLabels, ...columnLabels);
   }
 

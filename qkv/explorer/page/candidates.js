@@ -13,7 +13,7 @@ function createCandidate(candidate, isChosen, onChoose) {
   const text = shortText(candidate.text);
   const button = create("button", { type: "button", class: "link", dir: "auto", text, title: `Continue with ${visibleText(candidate.text.slice(0, 200))} (id ${candidate.id})`, on: { click: () => onChoose(candidate.id) } });
   return create("tr", { class: isChosen ? "chosen" : null }, create("th", { scope: "row" }, button, candidate.is_end ? create("span", { class: "faint", text: " ends the text" }) : null),
-    createBar(candidate.probability, "before"), createBar(candidate.processed, "after"), create("td", { text: isChosen ? "✓ chosen" : "" }));
+    createBar(candidate.probability, "before"), createBar(candidate.processed, "after"), create("td", {}, ...(isChosen ? ["✓", create("span", { class: "label", text: " chosen" })] : [])));
 }
 
 /** A table of candidates; `chosen` is the id that the text continues with. */

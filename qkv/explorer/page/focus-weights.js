@@ -39,12 +39,12 @@ export function topIndices(values, count, least = 0.0005) {
     .map(([, index]) => index);
 }
 
-/** "cat → sat 0.41, The 0.22; head 3": the status line of the focused token. */
+/** "cat → sat 0.41 · The 0.22 (weights, head 3)": the status line of the focused token. */
 export function focusSentence({ focus, token, weights, heads, headCount }) {
   if (heads.length === 0) return `${tokenLabel(token)}: no head is switched on.`;
   const arrow = focus.side === "query" ? "→" : "←";
   const top = topIndices(weights.means, 5).map(index => `${tokenLabel(weights.others[index])} ${formatWeight(weights.means[index])}`);
-  return `${tokenLabel(token)} ${arrow} ${top.join(", ") || "no weight above 0.0005"} (weights, ${headsName(heads, headCount)})`;
+  return `${tokenLabel(token)} ${arrow} ${top.join(" · ") || "no weight above 0.0005"} (weights, ${headsName(heads, headCount)})`;
 }
 
 /** A table of the largest weights of the focused token, with the head that gives each the most. */

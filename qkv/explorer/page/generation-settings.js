@@ -19,7 +19,8 @@ export function readSettings(text) {
   return Object.fromEntries(SETTINGS.map(({ name, initial }) => {
     const value = values.get(name);
     if (value === null) return [name, initial];
-    return [name, typeof initial === "boolean" ? value === "1" : Number(value)];
+    if (typeof initial === "boolean") return [name, value === "1"];
+    return [name, Number.isFinite(Number(value)) ? Number(value) : initial];
   }));
 }
 

@@ -46,10 +46,10 @@ function openGenerationView({ tools, body }, app) {
     create("section", { class: "picture", "aria-label": "What this step attended to" }, create("h2", { text: "What this step attended to" }), heatTools, heatStatus, heat)));
   let picker = null, headSelect = null, playTimer = null, number = 0;
 
-  function getStep(ids) {
+  function getStep(ids, isRenewed = false) {
     const body = { ...app.requestBody(), target: null, token_ids: ids, settings: readSettings(state.settings), candidates: CANDIDATES };
     const key = JSON.stringify(body);
-    if (!steps.has(key)) {
+    if (isRenewed || !steps.has(key)) {
       const promise = track(app.api.postStep(body));
       promise.catch(() => steps.delete(key));
       steps.set(key, promise);
@@ -80,7 +80,7 @@ function openGenerationView({ tools, body }, app) {
     const chips = step.tokens.map((token, i) => createButton(shortText(token.text), () => { pause(); app.change({ at: i }); }, { class: "chip", dir: "auto", title: `Step ${i + 1}: ${visibleText(token.text.slice(0, 200))}` }));
     output.replaceChildren(...(chips.length ? chips : [create("span", { class: "faint", text: "No token chosen yet." })]));
     const end = step.is_finished ? ` Finished: ${step.reason}.` : "";
-    status.textContent = `Step ${state.at + 1}: ${step.output ? `“${visibleText(step.output)}”` : "the first token"}.${end}`;
+    status.textContent = `Step ${state.at + 1}: ${step.output ? `“${visibleText(step.output)}”` : "choose the first token, or press Play"}.${end}`;
   }
 
   function showCandidates(step) {
@@ -156,9 +156,20 @@ function openGenerationView({ tools, body }, app) {
     picker.update(attention.path);
     headSelect.update(head, attention.heads);
     const [queryCount, keyCount] = attention.shape;
-    const block = await app.api.getWeights({ trace: step.trace, path: attention.path, heads: String(head), rows: `${queryCount - 1}:${queryCount}`, columns: `0:${keyCount}`, pool: 1 });
+    const block = await getWeights(step, { path: attention.path, heads: String(head), rows: `${queryCount - 1}:${queryCount}`, columns: `0:${keyCount}`, pool: 1 });
     if (run !== number) return;
     drawHeat(keyTokens(step, attention), Float64Array.from(block.data, value => value / FULL_WEIGHT), `${layerName(attention)}, ${headsName(head, attention.heads)}`);
+  }
+
+  /** The weights of a step; a step that the server has forgotten is computed again. */
+  async function getWeights(step, parameters) {
+    try {
+      return await app.api.getWeights({ trace: step.trace, ...parameters });
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      const { trace } = await getStep(step.tokens.map(({ id }) => id), true);
+      return app.api.getWeights({ trace, ...parameters });
+    }
   }
 
   function drawHeat(tokens, weights, name) {
@@ -168,7 +179,7 @@ function openGenerationView({ tools, body }, app) {
       return [span, " "];
     }));
     const top = topIndices(weights, 5).map(i => `${tokenLabel(tokens[i])} ${formatWeight(weights[i])}`);
-    heatStatus.textContent = `${top.join(", ")} (weights, ${name})`;
+    heatStatus.textContent = `${top.join(" · ")} (weights, ${name})`;
   }
 
   return { update, close: pause, stepLayer: step => { if (picker) app.change({ stepPath: picker.neighbor(step) }); } };

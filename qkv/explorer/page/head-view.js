@@ -38,8 +38,8 @@ function openHeadView({ tools, body }, app) {
   tools.append(picker.element, filter.element, swatches.element);
 
   const lists = {
-    query: createTokenList({ label: "Queries", side: "query", onHover: index => hover("query", index), onPick: index => pick("query", index), onLeave: () => lists.key.element.focus() }),
-    key: createTokenList({ label: "Keys", side: "key", onHover: index => hover("key", index), onPick: index => pick("key", index), onLeave: () => lists.query.element.focus() }),
+    query: createTokenList({ label: "Queries", side: "query", onHover: index => hover("query", index), onClick: index => toggle("query", index), onPick: index => pick("query", index), onLeave: () => lists.key.element.focus() }),
+    key: createTokenList({ label: "Keys", side: "key", onHover: index => hover("key", index), onClick: index => toggle("key", index), onPick: index => pick("key", index), onLeave: () => lists.query.element.focus() }),
   };
   const canvas = create("canvas", { class: "sticky", role: "img" });
   const overview = create("canvas", { class: "sticky overview", "aria-hidden": "true", on: { click: jump } });
@@ -62,6 +62,11 @@ function openHeadView({ tools, body }, app) {
   function hover(side, index) {
     hovered = index === null ? null : { side, index };
     requestDraw();
+  }
+
+  /** A second click on the token that is kept releases it. */
+  function toggle(side, index) {
+    pick(side, state.focus === writeFocus({ side, index }) ? null : index);
   }
 
   function pick(side, index) {

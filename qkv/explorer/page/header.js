@@ -41,11 +41,17 @@ export function createHeader(app) {
   }
 
   function createField(name, key) {
-    const label = name === "text" && app.config.model.inputs.target ? "Text (source)" : LABELS[name];
+    const label = labelOf(name);
     const input = create("textarea", { rows: 1, dir: "auto", spellcheck: "false", on: { keydown: submitOnEnter } });
     input.value = app.state[key];
     inputs.set(key, input);
     return create("label", { class: `input ${name}` }, create("span", { text: label }), input);
+  }
+
+  function labelOf(name) {
+    if (name === "text" && model.inputs.target) return "Text (source)";
+    if (name === "text_pair" && model.architecture === "decoder") return "Next segment (optional; the text becomes its memory)";
+    return LABELS[name];
   }
 
   /** A picture goes to the server at once; the state keeps its name there. */
@@ -115,6 +121,8 @@ export function createHeader(app) {
     showTrace(trace) {
       error.textContent = "";
       notice.textContent = trace.notice ?? "";
+      const target = inputs.get("target");
+      if (target) target.placeholder = trace.target ?? "";
     },
   };
 }

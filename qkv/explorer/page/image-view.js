@@ -88,7 +88,7 @@ function openImageView({ tools, body }, app) {
     querySelect.select.value = String(query);
     const top = topIndices(values.means, 5).map(index => `${tokenLabel(keys[index])} ${formatWeight(values.means[index])}`);
     const name = heads.length ? headsName(heads, attention.heads) : "no head is switched on";
-    status.textContent = `${tokenLabel(queries[query])} → ${top.join(", ") || "no weight"} (weights, ${name}; colors relative to the largest weight)`;
+    status.textContent = `${tokenLabel(queries[query])} → ${top.join(" · ") || "no weight"} (weights, ${name}; colors relative to the largest weight)`;
     canvas.setAttribute("aria-label", `Weights over ${image.grid.join(" by ")} patches for the query ${queries[query].text.slice(0, 40)}`);
   }
 

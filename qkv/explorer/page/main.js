@@ -36,6 +36,7 @@ function startPage() {
   const app = { config, api, isEmbedded, state: readState(location.hash, base), trace: null, weights: null, change, remember, run, reportError, openView, traceOther, getPatterns, requestBody, link };
   const header = createHeader(app);
   const frame = createViewFrame(app, VIEWS);
+  const hasAddress = location.protocol !== "about:"; // in a notebook it has none
   let patterns = null;
   let hashTimer = null;
   let runNumber = 0;
@@ -53,7 +54,8 @@ function startPage() {
   }
 
   function writeHash() {
-    if (location.protocol === "about:") return; // in a notebook, the page has no address
+    clearTimeout(hashTimer);
+    if (!hasAddress) return;
     history.replaceState(null, "", location.pathname + location.search + writeState(app.state, base));
   }
 
@@ -63,9 +65,17 @@ function startPage() {
     return location.href;
   }
 
+  /** Open another view; the browser's button Back returns to the one before. */
   function openView(view, changes = {}) {
+    const isOther = view !== app.state.view;
+    if (isOther) addHistoryEntry();
     remember({ ...changes, view });
     frame.open();
+  }
+
+  function addHistoryEntry() {
+    writeHash();
+    if (hasAddress) history.pushState(null, "", location.href);
   }
 
   function reportError(error) {
@@ -154,8 +164,7 @@ function startPage() {
     Object.assign(app.state, readState(location.hash, base));
     header.showTexts();
     if (!isEmbedded && INPUTS.some(name => before[name] !== app.state[name])) run();
-    else if (before.view !== app.state.view) frame.open();
-    else frame.update();
+    else frame.open();
   }
 
   window.addEventListener("hashchange", followHash);

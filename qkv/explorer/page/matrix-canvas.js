@@ -5,7 +5,7 @@ import { createPainter } from "./frames.js";
 import { themeColor } from "./colors.js";
 import { tokenLabel } from "./token-text.js";
 
-const MAX_SCALE = 64;
+const MAX_CELL = 5; // rem
 const MIN_LABEL_SCALE = 9; // pixels per token below which labels would overlap
 const ZOOM_STEP = 1.25;
 
@@ -32,8 +32,13 @@ export function createMatrixCanvas({ onCell, onView }) {
     if (isFitted) fit();
   }
 
+  /** Pixels of the largest cell. */
+  function maxScale() {
+    return MAX_CELL * remPixels();
+  }
+
   function fitScale() {
-    return Math.min(view.width / content.keys.length, view.height / content.queries.length, MAX_SCALE);
+    return Math.min(view.width / content.keys.length, view.height / content.queries.length, maxScale());
   }
 
   function fit() {
@@ -43,7 +48,7 @@ export function createMatrixCanvas({ onCell, onView }) {
 
   /** Keep the matrix on the screen. */
   function limit() {
-    view.scale = clamp(view.scale, Math.min(fitScale(), 1), MAX_SCALE);
+    view.scale = clamp(view.scale, Math.min(fitScale(), 1), maxScale());
     view.x = clamp(view.x, 0, Math.max(0, content.keys.length - view.width / view.scale));
     view.y = clamp(view.y, 0, Math.max(0, content.queries.length - view.height / view.scale));
   }
@@ -57,7 +62,7 @@ export function createMatrixCanvas({ onCell, onView }) {
 
   function zoomAt(factor, x, y) {
     const [column, row] = [view.x + x / view.scale, view.y + y / view.scale];
-    view.scale = clamp(view.scale * factor, Math.min(fitScale(), 1), MAX_SCALE);
+    view.scale = clamp(view.scale * factor, Math.min(fitScale(), 1), maxScale());
     Object.assign(view, { x: column - x / view.scale, y: row - y / view.scale });
     moved();
   }

@@ -53,6 +53,7 @@ function openModelView({ tools, body }, app) {
   function fillGrid() {
     const headCount = Math.max(...layers.map(layer => layer.heads));
     grid.style.setProperty("--heads", headCount);
+    grid.style.setProperty("--layers", layers.length);
     const corner = create("div", { role: "columnheader", class: "corner-label", text: "layer" });
     const header = create("div", { role: "row" }, corner, ...Array.from({ length: headCount }, (_, head) => create("div", { role: "columnheader", text: `head ${head}` })));
     const rows = layers.map((layer, i) => create("div", { role: "row", "data-layer": i }, create("div", { role: "rowheader", text: layer.layer }),

@@ -13,6 +13,9 @@ import { findAttention, keyTokens, queryTokens } from "./trace.js";
 
 const NEURON_HINT = "Choose a query token on the left; point at a key, or use the arrow keys in the list of keys, to see its numbers.";
 
+const NARROW_WIDTH = 26; // rem
+const WEIGHT_WIDTH = 3.4; // rem of the number of a weight
+
 export const neuronView = {
   name: "neuron",
   label: "Neurons",
@@ -37,8 +40,8 @@ function openNeuronView({ tools, body }, app) {
   const headSelect = createHeadSelect({ onChange: head => app.change({ head }) });
   tools.append(picker.element, headSelect.element);
   const lists = {
-    query: createTokenList({ label: "Query token", side: "query", onHover: () => {}, onPick: index => { if (index !== null) app.change({ focus: `q${index}` }); }, onLeave: () => lists.key.element.focus() }),
-    key: createTokenList({ label: "Keys", side: "query", onHover: hover, onPick: pickKey, onLeave: () => lists.query.element.focus() }),
+    query: createTokenList({ label: "Query token", side: "query", onHover: () => {}, onClick: pickQuery, onPick: pickQuery, onLeave: () => lists.key.element.focus() }),
+    key: createTokenList({ label: "Keys", side: "query", onHover: hover, onClick: pickKey, onPick: pickKey, onLeave: () => lists.query.element.focus() }),
   };
   const canvas = create("canvas", { class: "sticky", role: "img" });
   const queryStage = create("div", { class: "neuron-queries" }, lists.query.element);
@@ -64,6 +67,10 @@ function openNeuronView({ tools, body }, app) {
     key = index;
     showEquation(x);
     requestDraw();
+  }
+
+  function pickQuery(index) {
+    if (index !== null) app.change({ focus: `q${index}` });
   }
 
   function pickKey(index) {
@@ -118,7 +125,7 @@ function openNeuronView({ tools, body }, app) {
     const answer = await app.getNeurons({ path: attention.path, head, row: query });
     if (wanted !== loaded) return;
     neurons = readNeurons(answer);
-    legend.replaceChildren(createSignedLegend(neurons.vectorRange, "vectors"), createSignedLegend(neurons.productRange, neurons.isProduct ? "products" : "contributions"));
+    legend.replaceChildren(neurons.query ? createSignedLegend(neurons.vectorRange, "vectors") : "", createSignedLegend(neurons.productRange, neurons.isProduct ? "products" : "contributions"));
     showEquation(null);
     requestDraw();
   }
@@ -128,19 +135,24 @@ function openNeuronView({ tools, body }, app) {
     return index !== null && index < keys.length ? index : null;
   }
 
-  /** Columns of the picture: strips of keys and products, a number for each term, the weight's bar. */
+  /** Columns of the picture: strips of keys and products, a number for each term, the weight's bar; on a narrow screen without keys and terms. */
   function columns(width) {
     const rem = remPixels();
-    const number = Math.max(3.2 * rem, Math.min(5.5 * rem, width * 0.08));
-    const terms = neurons.terms.map(term => ({ ...term, width: number }));
-    const bar = Math.max(5 * rem, width * 0.14);
-    const strip = Math.max(2.5 * rem, (width - number * terms.length - bar - 2 * rem) / (neurons.keys ? 2 : 1));
-    const list = [...(neurons.keys ? [{ label: "key vector k", strip: neurons.keys, range: neurons.vectorRange, width: strip }] : []),
-      { label: neurons.isProduct ? "q × k, element by element" : "contributions", strip: neurons.products, range: neurons.productRange, width: strip }, ...terms, { label: "weight", isWeight: true, width: bar }];
+    const isNarrow = width < NARROW_WIDTH * rem;
+    const number = label => Math.max(3.2 * rem, Math.min(5.5 * rem, width * 0.08), label.length * 0.52 * rem);
+    const terms = neurons.terms.filter(({ label }) => !isNarrow || label === "score").map(term => ({ ...term, width: number(term.label) }));
+    const bar = isNarrow ? WEIGHT_WIDTH * rem : Math.max(6 * rem, width * 0.14);
+    const hasKeys = neurons.keys !== null && !isNarrow;
+    const gap = 0.4 * rem;
+    const room = width - terms.reduce((sum, term) => sum + term.width + gap, bar + rem);
+    const strip = Math.max(2 * rem, room / (hasKeys ? 2 : 1) - gap);
+    const label = !neurons.isProduct ? "contributions" : isNarrow ? "q × k" : "q × k, element by element";
+    const list = [...(hasKeys ? [{ label: "key vector k", strip: neurons.keys, range: neurons.vectorRange, width: strip }] : []),
+      { label, strip: neurons.products, range: neurons.productRange, width: strip }, ...terms, { label: "weight", isWeight: true, width: bar }];
     let x = 0.5 * rem;
     return list.map(column => {
       const placed = { ...column, x };
-      x += column.width + 0.4 * rem;
+      x += column.width + gap;
       return placed;
     });
   }
@@ -193,9 +205,9 @@ function openNeuronView({ tools, body }, app) {
   }
 
   function drawWeight(context, weight, x, y, width) {
-    const label = 3 * remPixels();
+    const label = WEIGHT_WIDTH * remPixels();
     context.fillStyle = themeColor("--accent");
-    context.fillRect(x + label, y + 4, Math.max(weight * (width - label), weight > 0 ? 1 : 0), rowHeight - 8);
+    if (width > label) context.fillRect(x + label, y + 4, Math.max(weight * (width - label), weight > 0 ? 1 : 0), rowHeight - 8);
     drawNumberText(context, formatWeight(weight), x + label - 6, y);
   }
 
@@ -213,14 +225,15 @@ function openNeuronView({ tools, body }, app) {
     context.textAlign = "left";
     context.fillStyle = themeColor("--faint");
     if (neurons.query) {
-      context.fillText("query vector q", offset + placed[0].x, height * 0.16, placed[0].width);
+      context.fillText(placed[0].width < 6 * remPixels() ? "q" : "query vector q", offset + placed[0].x, height * 0.16);
       drawStrip(context, neurons.query, 0, neurons.vectorRange, offset + placed[0].x, height * 0.3, placed[0].width, height * 0.3);
     }
     for (const column of placed) {
       context.fillStyle = themeColor("--faint");
-      const isRight = column.values !== undefined;
-      context.textAlign = isRight ? "right" : "left";
-      context.fillText(column.label, offset + column.x + (isRight ? column.width : 0), height * 0.84, column.width);
+      const right = column.isWeight ? WEIGHT_WIDTH * remPixels() - 6 : column.width;
+      const isNumber = column.strip === undefined;
+      context.textAlign = isNumber ? "right" : "left";
+      context.fillText(column.label, offset + column.x + (isNumber ? right : 0), height * 0.84, column.width);
     }
   }
 

@@ -21,13 +21,15 @@ export const patternsView = {
 };
 
 function openPatternsView({ body }, app) {
+  const status = create("p", { class: "status", role: "status", text: "Layers with the same mask share a picture." });
   const cards = create("div", { class: "cards" });
   const charts = create("div");
-  body.append(create("p", { class: "status", role: "status", text: "Layers with the same mask share a picture." }), cards, charts);
+  body.append(status, cards, charts);
 
   async function load() {
     const { attentions } = await app.getPatterns(PATTERN_SIZE);
     const named = attentions.map(pattern => ({ ...pattern, attention: app.trace.attentions.find(({ path }) => path === pattern.path) })).filter(({ attention }) => attention);
+    if (named.length === 0) status.textContent = "The attention of this model has no masks.";
     cards.replaceChildren(...groupBy(named, ({ attention, pattern, mask }) => [kindName(attention), pattern, mask].join()).map(createCard));
     const biases = groupBy(named.filter(({ bias }) => bias), ({ attention, bias }) => kindName(attention) + JSON.stringify(bias));
     charts.replaceChildren(...biases.map(group => createBiasChart(group, body.clientWidth)));

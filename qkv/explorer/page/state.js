@@ -1,12 +1,15 @@
 // The complete state of the page, and its form in the URL's hash, so that a link restores the exact view.
 
+const MAX_HEADS_TEXT = 4096;
 const TEXT = { read: value => value, write: value => value };
-const NUMBER = { read: Number, write: String };
+const NUMBER = { read: readNumber, write: String };
 const FLAG = { read: value => value === "1", write: value => value ? "1" : "0" };
 const IDS = { read: value => value === "" ? [] : value.split(",").map(Number).filter(Number.isInteger), write: ids => ids.join(",") };
 const HEADS = { read: readHeads, write: writeHeads };
-const HEAD = { read: value => value === "mean" ? value : Number(value), write: String };
-const NUMBERS = { read: value => value.split(",").map(Number), write: numbers => numbers.map(number => +number.toFixed(3)).join(",") };
+const HEAD = { read: value => value === "mean" ? value : readNumber(value), write: String };
+const ZOOM = { read: readZoom, write: numbers => numbers.map(number => +number.toFixed(3)).join(",") };
+const FILTER = choice(["all", "aa", "ab", "ba", "bb"]);
+const CONTRAST = choice(["root", "linear"]);
 
 // name: [initial value, how it is written]
 const FIELDS = {
@@ -18,11 +21,11 @@ const FIELDS = {
   path: ["", TEXT], // path of the attention layer shown
   heads: [null, HEADS], // heads of the head view; null: all of them
   head: [0, HEAD], // head of the matrix and the neurons: a number or "mean"
-  filter: ["all", TEXT], // sentence pair: all, aa, ab, ba, bb
+  filter: ["all", FILTER], // sentence pair
   focus: ["", TEXT], // "q5": query 5, "k3": key 3
   top: [0, NUMBER], // first visible row of the head view
-  zoom: [null, NUMBERS], // matrix: key and query at the corner, pixels per token
-  contrast: ["root", TEXT],
+  zoom: [null, ZOOM], // matrix: key and query at the corner, pixels per token
+  contrast: ["root", CONTRAST],
   rollout: [false, FLAG],
   cross: ["", TEXT], // alignment: path, "" is the best guess
   crossHead: ["mean", HEAD],
@@ -37,9 +40,24 @@ const FIELDS = {
   otherHead: [0, HEAD],
 };
 
+/** A text out of a list; another one is read as the first. */
+function choice(values) {
+  return { read: value => values.includes(value) ? value : values[0], write: value => value };
+}
+
+/** A whole number from 0 on; other texts are read as 0. */
+function readNumber(value) {
+  return /^\d{1,9}$/.test(value) ? Number(value) : 0;
+}
+
+function readZoom(value) {
+  const numbers = value.split(",").map(Number);
+  return numbers.length === 3 && numbers.every(Number.isFinite) ? numbers : null;
+}
+
 function readHeads(value) {
   if (value === "none") return [];
-  const heads = value.split(",").flatMap(part => {
+  const heads = value.slice(0, MAX_HEADS_TEXT).split(",").flatMap(part => {
     const [first, last = first] = part.split("-").map(Number);
     return Array.from({ length: Math.min(Math.max(last - first + 1, 0), 1024) }, (_, i) => first + i);
   });

@@ -6,8 +6,8 @@ import { shortText, visibleText } from "./token-text.js";
 const PAGE_ROWS = 10;
 const MAX_TITLE = 2000;
 
-/** Create a list of tokens. `onHover(index | null)` follows the pointer, `onPick(index | null)` a click or the arrow keys. */
-export function createTokenList({ label, side, onHover, onPick, onLeave = () => {} }) {
+/** Create a list of tokens. `onHover(index | null)` follows the pointer, `onClick(index)` is a click, `onPick(index | null)` the arrow keys and Escape. */
+export function createTokenList({ label, side, onHover, onClick, onPick, onLeave = () => {} }) {
   const id = uniqueId("tokens");
   const element = create("ul", { class: `tokens ${side}`, role: "listbox", tabindex: 0, "aria-label": label });
   const rows = new Map();
@@ -84,7 +84,7 @@ export function createTokenList({ label, side, onHover, onPick, onLeave = () => 
   element.addEventListener("pointerleave", event => { if (event.pointerType !== "touch") onHover(null); });
   element.addEventListener("click", event => {
     const index = indexOf(event);
-    if (index !== null) onPick(index === active ? null : index);
+    if (index !== null) onClick(index);
   });
 
   return {
@@ -107,10 +107,10 @@ export function createTokenList({ label, side, onHover, onPick, onLeave = () => 
 
 const MEASURED_TOKENS = 24;
 
-/** The width in CSS pixels that the longest tokens need. */
-export function measureTokens(tokens, font) {
+/** The width in CSS pixels that the longest tokens need, shortened to `maxLength` characters. */
+export function measureTokens(tokens, font, maxLength = 48) {
   const context = document.createElement("canvas").getContext("2d");
   context.font = font;
-  const longest = tokens.map(token => shortText(token.text, 48)).sort((a, b) => b.length - a.length).slice(0, MEASURED_TOKENS);
+  const longest = tokens.map(token => shortText(token.text, maxLength)).sort((a, b) => b.length - a.length).slice(0, MEASURED_TOKENS);
   return Math.max(0, ...longest.map(text => context.measureText(text).width));
 }

@@ -95,6 +95,10 @@ export function createViewFrame(app, allViews) {
     return menu;
   }
 
+  document.addEventListener("pointerdown", event => {
+    for (const menu of panel.querySelectorAll(".save[open]")) if (!menu.contains(event.target)) menu.open = false;
+  });
+
   document.addEventListener("keydown", event => {
     const isTyping = event.target.closest("input, textarea, select");
     if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
