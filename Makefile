@@ -15,9 +15,9 @@ timed = @printf '%s ... ' "$(1)"; start=$$(date +%s); $(2) && echo "$$(($$(date 
 help:  ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z.-]+):.*## */\1\t/' | expand -t 13
 
-demo: $(LIBRARY)  ## translate a sentence and show its word alignment
-	$(BIN)/qkv translate "Wo ist der Bahnhof?" --alignment --save demo.html
-	@echo "open file://$(CURDIR)/demo.html in a browser"
+demo: $(LIBRARY)  ## translate a sentence and open the attention explorer on it
+	$(BIN)/qkv translate "Wo ist der Bahnhof?"
+	$(BIN)/qkv look "Wo ist der Bahnhof?"
 
 .venv: $(STAMP)  ## create the environment with the versions and hashes of requirements/
 

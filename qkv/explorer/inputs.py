@@ -216,7 +216,7 @@ class InputBuilder:
         """Return the second text, whose memory is the first."""
         assert self.model.tokenizer is not None
         first, second = self.model.tokenizer.encode_batch([text, text_pair])
-        memory, _ = self.fit(first.strip_trailing_special_tokens())
+        memory, memory_notice = self.fit(first.strip_trailing_special_tokens())
         encoding, notice = self.fit(second)
         return TraceInputs(
             arguments={"input_ids": to_row(encoding.input_ids)},
@@ -224,7 +224,7 @@ class InputBuilder:
                 "memory": self.labeler.label_encoding("memory", memory),
                 "decoder": self.labeler.label_encoding("text", encoding),
             },
-            notice=notice,
+            notice=join_notices(memory_notice, notice),
             predicts="decoder" if self.can_generate else None,
             memory_segments=[memory.input_ids],
         )
@@ -291,7 +291,7 @@ class InputBuilder:
         notice = (
             f"Target cut to {limit:,} of {len(token_ids):,} tokens, the most that the model reads."
         )
-        return replace(inputs, notice=" ".join(filter(None, (inputs.notice, notice))))
+        return replace(inputs, notice=join_notices(inputs.notice, notice))
 
     def build_decoder_step(self, source: EncoderSource, token_ids: Sequence[int]) -> TraceInputs:
         """Return a source and the tokens that its decoder has read after the start token."""
@@ -346,6 +346,11 @@ class InputBuilder:
         reason = "the explorer shows" if limit == MAX_TOKENS else "the model reads"
         notice = f"Cut to {limit:,} of {len(encoding):,} tokens, the most that {reason}."
         return encoding.truncate(limit), notice
+
+
+def join_notices(*notices: str | None) -> str | None:
+    """Return notices as one; None if there are none."""
+    return " ".join(filter(None, notices)) or None
 
 
 def to_row(values: Sequence[int]) -> Tensor:

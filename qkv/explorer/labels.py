@@ -4,6 +4,7 @@ Does not depend on networks."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from qkv.tasks.alignment import TextSpan, group_into_words
 from qkv.text import Encoding, Tokenizer
 
 INCOMPLETE_CHARACTER = "\ufffd"  # of bytes that are not complete characters
+LONE_BYTE = re.compile("[\udc80-\udcff]")  # as Python decodes it with surrogateescape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +56,11 @@ class TokenLabeler:
 
     def get_characters(self, token_id: int) -> str:
         """Return the characters that a token adds to a text, with its space; none if it is special."""
-        if not 0 <= token_id < len(self.token_bytes):
-            return ""
-        return self.token_bytes[token_id].decode("utf-8", errors="replace")
+        return self.get_bytes(token_id).decode("utf-8", errors="replace")
+
+    def get_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to a text; none if it is special."""
+        return self.token_bytes[token_id] if 0 <= token_id < len(self.token_bytes) else b""
 
     def get_text(self, token_id: int) -> str:
         """Return the characters of a token without the space around them, else its bytes or its name."""
@@ -115,13 +119,22 @@ class TokenLabeler:
         return TokenSequence(label=label, tokens=tokens, words=tuple(words))
 
     def locate_characters(self, token_ids: Sequence[int]) -> list[TextSpan]:
-        """Return the span of each token in the concatenation of all, without the space around it."""
+        """Return the span of each token in the concatenation of all, without the space around it; the
+        tokens of one character, which may have several bytes, have the same span."""
+        pieces = [self.get_bytes(token_id) for token_id in token_ids]
+        text = b"".join(pieces).decode("utf-8", errors="surrogateescape")
+        sizes = [len(character.encode("utf-8", errors="surrogateescape")) for character in text]
+        character_of = [index for index, size in enumerate(sizes) for _ in range(size)]  # each byte
+        text = LONE_BYTE.sub(INCOMPLETE_CHARACTER, text)
         spans = []
         position = 0
-        for token_id in token_ids:
-            characters = self.get_characters(token_id)
-            text = characters.strip()
-            start = position + len(characters) - len(characters.lstrip()) if text else position
-            spans.append(TextSpan(text, start, start + len(text)))
-            position += len(characters)
+        for piece in pieces:
+            start = end = character_of[position - 1] + 1 if position else 0
+            if piece:
+                start, end = character_of[position], character_of[position + len(piece) - 1] + 1
+            characters = text[start:end]
+            stripped = characters.strip()
+            start += len(characters) - len(characters.lstrip()) if stripped else 0
+            spans.append(TextSpan(stripped, start, start + len(stripped)))
+            position += len(piece)
         return spans

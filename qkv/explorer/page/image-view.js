@@ -1,14 +1,8 @@
-// Image view: the weights of one query over the patches of the picture.
+// Image view: the weights of one query over the patches of the picture, of two models side by side if they are compared.
 
-import { create, createSelect, prepareCanvas, setOptions } from "./dom.js";
-import { createPainter } from "./frames.js";
-import { CONTRASTS } from "./colors.js";
-import { chosenHeads, createHeadSwatches, createLayerPicker } from "./controls.js";
-import { readFocusWeights, topIndices } from "./focus-weights.js";
-import { readFocus } from "./state.js";
-import { formatWeight, tokenLabel } from "./token-text.js";
-import { findAttention, headsName, keyTokens, queryTokens } from "./trace.js";
-import { allHeads } from "./weights.js";
+import { create } from "./dom.js";
+import { track } from "./frames.js";
+import { createImagePanel, imageLayers } from "./image-panel.js";
 
 export const imageView = {
   name: "image",
@@ -22,96 +16,27 @@ export const imageView = {
   open: openImageView,
 };
 
-function imageOf(trace, attention) {
-  return attention.keys.map(name => trace.sequences[name]).find(sequence => sequence.grid && sequence.picture);
-}
+function openImageView({ body }, app) {
+  const { model } = app.config;
+  const onFocus = index => app.change({ focus: `q${index}` });
+  const panels = [createImagePanel({ app, name: model.name, trace: app.trace, weights: app.weights, fields: ["path", "heads"], onFocus })];
+  const columns = create("div", { class: "columns" }, panels[0].element);
+  body.append(columns);
+  let isClosed = false;
 
-function imageLayers(trace) {
-  return trace.attentions.filter(attention => imageOf(trace, attention));
-}
-
-function openImageView({ tools, body }, app) {
-  const { trace, state, weights } = app;
-  const layers = imageLayers(trace);
-  const picker = createLayerPicker({ attentions: layers, onChange: path => app.change({ path }) });
-  const querySelect = createSelect({ label: "Query", options: [], value: 0, onChange: value => app.change({ focus: `q${value}` }) });
-  const swatches = createHeadSwatches({ onChange: heads => app.change({ heads }) });
-  tools.append(picker.element, querySelect.element, swatches.element);
-  const picture = create("img", { alt: "The picture the model looks at" });
-  const canvas = create("canvas", { role: "img" });
-  const status = create("p", { class: "status", role: "status" });
-  body.append(status, create("div", { class: "overlay" }, picture, canvas));
-  let attention, image, queries, keys, heads, hovered = null, offset = 0;
-  const requestDraw = createPainter(draw);
-  picture.addEventListener("load", requestDraw);
-  canvas.addEventListener("pointermove", event => { hovered = patchAt(event); requestDraw(); });
-  canvas.addEventListener("pointerleave", () => { hovered = null; requestDraw(); });
-  canvas.addEventListener("click", event => { const query = patchAt(event); if (query !== null) app.change({ focus: `q${query}` }); });
-
-  /** The query of the patch under the pointer, where the queries are the patches. */
-  function patchAt(event) {
-    if (trace.sequences[attention.queries] !== image) return null;
-    const [rows, columns] = image.grid;
-    const [row, column] = [Math.floor(event.offsetY / canvas.clientHeight * rows), Math.floor(event.offsetX / canvas.clientWidth * columns)];
-    return row >= 0 && row < rows && column >= 0 && column < columns ? image.first_patch + row * columns + column : null;
+  /** The same picture in the other model, with layers and heads of its own. */
+  async function loadOther() {
+    const other = await app.traceOther();
+    if (isClosed || imageLayers(other.trace).length === 0) return;
+    panels.push(createImagePanel({ app, name: model.other_model, ...other, fields: ["otherPath", "otherHeads"], onFocus }));
+    columns.replaceChildren(...panels.map((panel, i) => create("div", {}, create("h2", { text: [model.name, model.other_model][i] }), panel.element)));
+    update();
   }
 
   function update() {
-    attention = findAttention(layers, state.path);
-    image = imageOf(trace, attention);
-    [queries, keys] = [queryTokens(trace, attention), keyTokens(trace, attention)];
-    const before = attention.keys.slice(0, attention.keys.findIndex(name => trace.sequences[name] === image));
-    offset = before.reduce((sum, name) => sum + trace.sequences[name].tokens.length, 0) + image.first_patch;
-    heads = chosenHeads(state, attention);
-    picker.update(attention.path);
-    swatches.update(heads, attention.heads);
-    setOptions(querySelect.select, queries.map((token, i) => [i, tokenLabel(token, 24)]), currentQuery());
-    if (picture.src !== image.picture) picture.src = image.picture;
-    requestDraw();
+    panels.forEach(panel => panel.update());
   }
 
-  function currentQuery() {
-    const focus = readFocus(state.focus, attention.shape);
-    return hovered ?? (focus?.side === "query" ? focus.index : 0);
-  }
-
-  function draw() {
-    const query = currentQuery();
-    const spec = { path: attention.path, heads: allHeads(attention), rows: [query, query + 1], columns: [0, attention.shape[1]] };
-    const block = weights.peek(spec);
-    if (!block) {
-      weights.get(spec).then(requestDraw, app.reportError);
-      return;
-    }
-    const values = readFocusWeights({ spec, block, focus: { side: "query", index: query }, heads, filter: "all", queries, keys });
-    drawPatches(values.means, query);
-    querySelect.select.value = String(query);
-    const top = topIndices(values.means, 5).map(index => `${tokenLabel(keys[index])} ${formatWeight(values.means[index])}`);
-    const name = heads.length ? headsName(heads, attention.heads) : "no head is switched on";
-    status.textContent = `${tokenLabel(queries[query])} → ${top.join(" · ") || "no weight"} (weights, ${name}; colors relative to the largest weight)`;
-    canvas.setAttribute("aria-label", `Weights over ${image.grid.join(" by ")} patches for the query ${queries[query].text.slice(0, 40)}`);
-  }
-
-  /** Dim every patch by what its weight lacks to the largest one, outline the query's own patch. */
-  function drawPatches(means, query) {
-    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
-    const context = prepareCanvas(canvas, width, height);
-    const [rows, columns] = image.grid;
-    const patches = Array.from({ length: rows * columns }, (_, i) => means[offset + i]);
-    const largest = Math.max(...patches, 1e-6);
-    const [patchWidth, patchHeight] = [width / columns, height / rows];
-    context.fillStyle = "#05080c";
-    patches.forEach((weight, i) => {
-      context.globalAlpha = 0.88 * (1 - CONTRASTS.root(weight / largest));
-      context.fillRect(i % columns * patchWidth, Math.floor(i / columns) * patchHeight, patchWidth + 0.5, patchHeight + 0.5);
-    });
-    context.globalAlpha = 1;
-    const own = query - image.first_patch;
-    if (trace.sequences[attention.queries] !== image || own < 0 || own >= rows * columns) return;
-    context.strokeStyle = "#ffb000";
-    context.lineWidth = 3;
-    context.strokeRect(own % columns * patchWidth + 1.5, Math.floor(own / columns) * patchHeight + 1.5, patchWidth - 3, patchHeight - 3);
-  }
-
-  return { update, stepLayer: step => app.change({ path: picker.neighbor(step) }) };
+  if (!app.isEmbedded && model.other_model) track(loadOther()).catch(app.reportError);
+  return { update, stepLayer: step => app.change({ path: panels[0].neighbor(step) }), close: () => { isClosed = true; } };
 }

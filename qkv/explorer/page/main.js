@@ -55,8 +55,11 @@ function startPage() {
 
   function writeHash() {
     clearTimeout(hashTimer);
-    if (!hasAddress) return;
-    history.replaceState(null, "", location.pathname + location.search + writeState(app.state, base));
+    if (hasAddress) history.replaceState(null, "", address());
+  }
+
+  function address() {
+    return location.pathname + location.search + writeState(app.state, base);
   }
 
   /** The address that restores the page as it is. */
@@ -67,15 +70,12 @@ function startPage() {
 
   /** Open another view; the browser's button Back returns to the one before. */
   function openView(view, changes = {}) {
-    const isOther = view !== app.state.view;
-    if (isOther) addHistoryEntry();
-    remember({ ...changes, view });
-    frame.open();
-  }
-
-  function addHistoryEntry() {
     writeHash();
-    if (hasAddress) history.pushState(null, "", location.href);
+    const isOther = view !== app.state.view;
+    Object.assign(app.state, changes, { view });
+    frame.open();
+    if (isOther && hasAddress) history.pushState(null, "", address());
+    else writeHash();
   }
 
   function reportError(error) {
@@ -160,6 +160,7 @@ function startPage() {
   }
 
   function followHash() {
+    clearTimeout(hashTimer);
     const before = { ...app.state };
     Object.assign(app.state, readState(location.hash, base));
     header.showTexts();

@@ -3,6 +3,7 @@
 import { clamp, create, observeSize, prepareCanvas, remPixels } from "./dom.js";
 import { createPainter } from "./frames.js";
 import { themeColor } from "./colors.js";
+import { roundZoom } from "./state.js";
 import { tokenLabel } from "./token-text.js";
 
 const MAX_CELL = 5; // rem
@@ -46,11 +47,12 @@ export function createMatrixCanvas({ onCell, onView }) {
     isFitted = true;
   }
 
-  /** Keep the matrix on the screen. */
+  /** Keep the matrix on the screen, at a place that a link has exactly. */
   function limit() {
     view.scale = clamp(view.scale, Math.min(fitScale(), 1), maxScale());
     view.x = clamp(view.x, 0, Math.max(0, content.keys.length - view.width / view.scale));
     view.y = clamp(view.y, 0, Math.max(0, content.queries.length - view.height / view.scale));
+    for (const name of ["x", "y", "scale"]) view[name] = roundZoom(view[name]);
   }
 
   function moved() {

@@ -1,5 +1,7 @@
 // The complete state of the page, and its form in the URL's hash, so that a link restores the exact view.
 
+import { clamp } from "./dom.js";
+
 const MAX_HEADS_TEXT = 4096;
 const TEXT = { read: value => value, write: value => value };
 const NUMBER = { read: readNumber, write: String };
@@ -7,7 +9,8 @@ const FLAG = { read: value => value === "1", write: value => value ? "1" : "0" }
 const IDS = { read: value => value === "" ? [] : value.split(",").map(Number).filter(Number.isInteger), write: ids => ids.join(",") };
 const HEADS = { read: readHeads, write: writeHeads };
 const HEAD = { read: value => value === "mean" ? value : readNumber(value), write: String };
-const ZOOM = { read: readZoom, write: numbers => numbers.map(number => +number.toFixed(3)).join(",") };
+const ZOOM = { read: readZoom, write: numbers => numbers.join(",") };
+const BEAMS = { read: value => clamp(readNumber(value), 2, 16), write: String };
 const FILTER = choice(["all", "aa", "ab", "ba", "bb"]);
 const CONTRAST = choice(["root", "linear"]);
 
@@ -35,9 +38,10 @@ const FIELDS = {
   settings: ["", TEXT], // generation: settings other than the initial ones
   stepPath: ["", TEXT],
   stepHead: ["mean", HEAD],
-  beams: [4, NUMBER],
+  beams: [4, BEAMS],
   otherPath: ["", TEXT], // compare: layer and head of the other model
   otherHead: [0, HEAD],
+  otherHeads: [null, HEADS],
 };
 
 /** A text out of a list; another one is read as the first. */
@@ -48,6 +52,11 @@ function choice(values) {
 /** A whole number from 0 on; other texts are read as 0. */
 function readNumber(value) {
   return /^\d{1,9}$/.test(value) ? Number(value) : 0;
+}
+
+/** A coordinate of the matrix with the digits that a link has. */
+export function roundZoom(number) {
+  return Math.round(number * 1000) / 1000;
 }
 
 function readZoom(value) {

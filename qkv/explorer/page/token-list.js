@@ -76,7 +76,8 @@ export function createTokenList({ label, side, onHover, onClick, onPick, onLeave
     else if (event.key === "ArrowLeft" || event.key === "ArrowRight") return onLeave(event);
     else if (moves[event.key]) {
       const start = active ?? (event.key === "ArrowUp" ? tokens.length : visible[0] - 1);
-      onPick(clamp(moves[event.key](start), 0, tokens.length - 1));
+      active = clamp(moves[event.key](start), 0, tokens.length - 1); // at once: the next key may come before the next draw
+      onPick(active);
     } else return;
     event.preventDefault();
   });

@@ -1,6 +1,7 @@
 // The tabs, and around the current view its tools, the help panel and the menu Save.
 
 import { create, createButton, uniqueId } from "./dom.js";
+import { beginWork } from "./frames.js";
 import { download, svgFile } from "./svg.js";
 
 /** Fill the page's main part with tabs for the views that the model has. */
@@ -111,6 +112,7 @@ export function createViewFrame(app, allViews) {
     /** Show a sentence instead of a view, where there is no trace yet. */
     showHint(text) {
       panel.replaceChildren(create("p", { class: "status", role: "status", text }));
+      beginWork()(); // nothing is left to load or draw
     },
     update() {
       current?.update();
