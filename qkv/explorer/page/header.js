@@ -8,8 +8,8 @@ const LABELS = { text: "Text", text_pair: "Second text (optional)", target: "Tar
 
 function formatCount(count) {
   if (!count) return null;
-  const [divisor, unit] = count >= 1e9 ? [1e9, "billion"] : count >= 1e6 ? [1e6, "million"] : [1, ""];
-  return `${(count / divisor).toFixed(divisor === 1 ? 0 : 1)} ${unit} parameters`.replace("  ", " ");
+  const [divisor, unit] = count >= 1e9 ? [1e9, " billion"] : count >= 1e6 ? [1e6, " million"] : [1, ""];
+  return `${(count / divisor).toLocaleString("en", { maximumFractionDigits: 1 })}${unit} parameters`;
 }
 
 /** Fill the page's header; returns the functions that show what happened. */
