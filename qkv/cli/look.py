@@ -3,6 +3,7 @@ model."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -159,3 +160,6 @@ def start_explorer(
         print(f"attention explorer: {url}\n(Ctrl-C stops it)", flush=True)
 
     serve_explorer(explorer, config, port=port, open_browser=browser, report=report)
+    if explorer.lock.locked():  # a thread computes an answer that nobody reads any more
+        sys.stdout.flush()
+        os._exit(0)

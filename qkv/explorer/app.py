@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 import traceback
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from qkv.explorer.images import MAX_UPLOAD_BYTES
 from qkv.explorer.page import render_page
 from qkv.memory import is_memory_error
 
+POLICY_VIOLATION = 1008  # of WebSocket
 MAX_BODY_BYTES = 2**20  # of a request with texts
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 SECURITY_HEADERS = {
@@ -118,8 +120,8 @@ class RequestGuard:
             if reason is not None:
                 response = JSONResponse({"error": reason}, 403, headers=SECURITY_HEADERS)
                 return await response(scope, receive, send)
-        elif scope["type"] != "lifespan":
-            return  # a WebSocket
+        elif scope["type"] == "websocket":
+            return await send({"type": "websocket.close", "code": POLICY_VIOLATION})
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -181,6 +183,8 @@ def answer_errors(endpoint: Endpoint) -> Endpoint:
     async def answer(request: Request) -> Response:
         try:
             return await endpoint(request)
+        except CancelledError:
+            return JSONResponse({"error": "the explorer is stopped"}, 503)
         except Exception as error:
             status, reason = explain_error(error)
             return JSONResponse({"error": reason}, status)

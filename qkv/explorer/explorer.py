@@ -23,6 +23,7 @@ from qkv.explorer.images import hash_image, open_uploaded_image
 from qkv.explorer.inputs import MAX_TOKENS, InputBuilder, UserInput
 from qkv.explorer.patterns import list_layer_masks
 from qkv.explorer.requests import (
+    parse_flag,
     parse_heads,
     parse_integer,
     parse_range,
@@ -37,7 +38,7 @@ from qkv.model.model import Model
 from qkv.nn.recurrent import RecurrentStack
 from qkv.nn.transformer import Stack
 from qkv.tasks.images import ImageInput
-from qkv.validate import check_number
+from qkv.validate import check_number, shorten_repr
 
 MAX_TRACES = 32
 MAX_IMAGES = 4
@@ -117,7 +118,9 @@ class Explorer:
         user_input = self.read_input(body)
         name = body.get("model", "main")
         if name not in ("main", "other") or (name == "other" and self.other is None):
-            raise ValueError(f"model {name!r}, expected main, or other if two models are compared")
+            raise ValueError(
+                f"model {shorten_repr(name)}, expected main, or other if two models are compared"
+            )
         named = self.other if name == "other" and self.other is not None else self.main
         with self.lock:
             trace = Trace(named.inputs.model, named.inputs.build(user_input))
@@ -141,13 +144,14 @@ class Explorer:
     def read_input(self, body: Mapping[str, Any]) -> UserInput:
         """Return the texts and the image of a request."""
         name = body.get("image")
-        if name and (not isinstance(name, str) or name not in self.images):
+        image = self.images.get(name) if isinstance(name, str) else None
+        if name not in (None, "") and image is None:
             raise ValueError("the image is not known any more: choose its file again")
         return UserInput(
             text=read_text(body, "text") or "",
             text_pair=read_text(body, "text_pair"),
             target=read_text(body, "target"),
-            image=self.images[name] if name else None,
+            image=image,
         )
 
     def keep(self, trace: Trace, user_input: UserInput) -> dict[str, Any]:
@@ -180,7 +184,7 @@ class Explorer:
             columns = parse_range("columns", query.get("columns"), num_keys)
             pool = parse_integer("pool", query.get("pool", "1"))
             check_number("pool", pool, integer=True, at_least=1, at_most=MAX_TOKENS)
-            is_rollout = query.get("rollout", "0") == "1"
+            is_rollout = parse_flag("rollout", query.get("rollout", "0"))
             heads_text = query.get("heads", "mean")
             is_mean = is_rollout or heads_text == "mean"
             heads = [] if is_mean else parse_heads(heads_text, num_heads)

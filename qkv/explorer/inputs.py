@@ -120,7 +120,8 @@ class InputBuilder:
         if not isinstance(net, Network) or net.encoder is not None:
             return False
         stack = net.last_stack
-        return isinstance(stack, Stack) and stack.spec.recurrence is not None
+        recurrence = stack.spec.recurrence if isinstance(stack, Stack) else None
+        return recurrence is not None and bool(recurrence.memory_length)
 
     @property
     def can_generate(self) -> bool:

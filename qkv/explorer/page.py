@@ -76,7 +76,7 @@ def render_page(config: Mapping[str, Any], *, is_saved: bool = False) -> Page:
         POLICY_PLACEHOLDER: meta,
         STYLE_PLACEHOLDER: style,
         SCRIPT_PLACEHOLDER: script,
-        CONFIG_PLACEHOLDER: json.dumps(config).translate(ESCAPED_CHARACTERS),
+        CONFIG_PLACEHOLDER: json.dumps(config, allow_nan=False).translate(ESCAPED_CHARACTERS),
     }
     pattern = "|".join(map(re.escape, parts))
     html = re.sub(pattern, lambda match: parts[match[0]], read_page_file("index.html"))

@@ -90,9 +90,10 @@ def list_patterns(pattern: Pattern) -> list[Pattern]:
 
 def count_memory(spec: StackSpec, size: int) -> int:
     """Return the columns of memory that are drawn: at most half as many as queries."""
-    if spec.recurrence is None:
+    recurrence = spec.recurrence
+    if recurrence is None or (recurrence.starts_with_zeros and not recurrence.memory_length):
         return 0
-    return min(spec.recurrence.memory_length or size, size // 2)
+    return min(recurrence.memory_length or size, size // 2)
 
 
 def build_mask(pattern: Pattern, size: int, memory: int) -> Tensor:

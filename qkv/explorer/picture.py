@@ -18,7 +18,7 @@ from qkv.explorer.patterns import list_layer_masks
 from qkv.explorer.score_parts import list_score_parts
 from qkv.explorer.trace import WHOLE, AttentionInfo, Trace
 from qkv.explorer.view_settings import ViewSettings, find_image
-from qkv.pictures.beams import BeamCandidate, render_beams_svg
+from qkv.pictures.beams import BeamHypothesis, render_beams_svg
 from qkv.pictures.candidates import CandidateStep, TokenCandidate, render_candidates_svg
 from qkv.pictures.heads import render_heads_svg
 from qkv.pictures.image_weights import render_image_weights_svg
@@ -195,7 +195,7 @@ def draw_beams_view(picture: PictureInput) -> str:
     )
     steps = [
         [
-            BeamCandidate(node.text, node.parent, node.score, node.is_kept, node.is_finished)
+            BeamHypothesis(node.text, node.parent, node.score, node.is_kept, node.is_finished)
             for node in step
         ]
         for step in tree.steps

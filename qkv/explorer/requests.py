@@ -45,6 +45,13 @@ def parse_integer(name: str, text: str) -> int:
     return int(text)
 
 
+def parse_flag(name: str, text: str) -> bool:
+    """Parse 1 (true) or 0."""
+    if text not in ("0", "1"):
+        raise ValueError(f"{name} {text[:20]!r}, expected 0 or 1")
+    return text == "1"
+
+
 def parse_range(name: str, text: str | None, count: int) -> slice:
     """Parse FIRST:LAST, a part of 0:count."""
     first, _, last = (text or f"0:{count}").partition(":")
@@ -58,9 +65,9 @@ def parse_heads(text: str, count: int) -> Sequence[int]:
     """Parse heads: 3, 0-7 or 0,2,5."""
     heads: list[int] = []
     for part in text[:10_000].split(","):
-        first, _, last = part.partition("-")
+        first, dash, last = part.partition("-")
         start = parse_integer("heads", first)
-        stop = parse_integer("heads", last) if last else start
+        stop = parse_integer("heads", last) if dash else start
         if not 0 <= start <= stop < count:
             raise ValueError(f"heads {part[:20]!r}, expected heads from 0 to {count - 1}")
         heads += range(start, stop + 1)

@@ -38,7 +38,7 @@ BEAM_RULES: StyleRules = {
 }
 
 
-class BeamCandidate(NamedTuple):
+class BeamHypothesis(NamedTuple):
     """A hypothesis of one step: its last token, and its sum of log-probabilities as the score.
 
     `parent`: index of the hypothesis that it extends in the step before, -1 in the first step."""
@@ -51,7 +51,7 @@ class BeamCandidate(NamedTuple):
 
 
 def render_beams_svg(
-    title: str, subtitle: str, steps: Sequence[Sequence[BeamCandidate]], best: Sequence[int]
+    title: str, subtitle: str, steps: Sequence[Sequence[BeamHypothesis]], best: Sequence[int]
 ) -> str:
     """Return the text of an SVG file with a column of hypotheses for each step.
 
@@ -60,7 +60,7 @@ def render_beams_svg(
     return render_page_svg(title, subtitle, draw_beams(steps, best), "beams", BEAM_RULES)
 
 
-def check_beams(steps: Sequence[Sequence[BeamCandidate]], best: Sequence[int]) -> None:
+def check_beams(steps: Sequence[Sequence[BeamHypothesis]], best: Sequence[int]) -> None:
     """Raise ValueError if an index is not that of a hypothesis."""
     if not steps or len(best) > len(steps):
         raise ValueError(
@@ -83,7 +83,7 @@ def check_beams(steps: Sequence[Sequence[BeamCandidate]], best: Sequence[int]) -
             )
 
 
-def draw_beams(steps: Sequence[Sequence[BeamCandidate]], best: Sequence[int]) -> SvgDrawing:
+def draw_beams(steps: Sequence[Sequence[BeamHypothesis]], best: Sequence[int]) -> SvgDrawing:
     """Draw the numbers of the steps, the links, the boxes over them, and a legend."""
     links: dict[bool, list[str]] = {False: [], True: []}  # the path of the result above the others
     boxes = []
@@ -106,7 +106,7 @@ def draw_beams(steps: Sequence[Sequence[BeamCandidate]], best: Sequence[int]) ->
     return SvgDrawing(width, height + legend.height, body, describe_beams(steps, best))
 
 
-def draw_beam(candidate: BeamCandidate, x: float, y: float, is_best: bool) -> str:
+def draw_beam(candidate: BeamHypothesis, x: float, y: float, is_best: bool) -> str:
     """Draw the box of a hypothesis: its token, its score, and a square if it is finished."""
     classes = get_beam_classes(candidate, is_best)
     room = BEAM_WIDTH - 2 * BEAM_PADDING - (FINISHED_SIDE + 4) * candidate.is_finished
@@ -128,7 +128,7 @@ def draw_beam(candidate: BeamCandidate, x: float, y: float, is_best: bool) -> st
     return f"<g>{''.join(parts)}</g>"
 
 
-def get_beam_classes(candidate: BeamCandidate, is_best: bool) -> str:
+def get_beam_classes(candidate: BeamHypothesis, is_best: bool) -> str:
     """Return the further CSS classes of a box or a link."""
     return " best" * is_best + " pruned" * (not candidate.is_kept)
 
@@ -138,7 +138,7 @@ def draw_finished_mark(x: float, y: float) -> str:
     return f'<rect class="finished" x="{x}" y="{y}" width="{side}" height="{side}"/>'
 
 
-def draw_link(candidate: BeamCandidate, x: float, start: float, end: float, is_best: bool) -> str:
+def draw_link(candidate: BeamHypothesis, x: float, start: float, end: float, is_best: bool) -> str:
     """Draw the line from the box of the parent to the box of a hypothesis."""
     left, middle = x - STEP_GAP, format_pixels(x - STEP_GAP / 2)
     start, end = start + BEAM_HEIGHT / 2, end + BEAM_HEIGHT / 2
@@ -165,7 +165,7 @@ def draw_beam_legend(top: float) -> SvgDrawing:
     return SvgDrawing(x + 72, 38, "\n".join(parts), "legend")
 
 
-def describe_beams(steps: Sequence[Sequence[BeamCandidate]], best: Sequence[int]) -> str:
+def describe_beams(steps: Sequence[Sequence[BeamHypothesis]], best: Sequence[int]) -> str:
     """Return the path of the result in words."""
     path = [steps[step][index] for step, index in enumerate(best)]
     tokens = [f"{format_token(item.text)} {format_number(item.score)}" for item in path]

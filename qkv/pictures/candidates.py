@@ -86,8 +86,7 @@ def draw_candidates(steps: Sequence[CandidateStep]) -> SvgDrawing:
     legend = draw_candidate_legend(y)
     parts.append(legend.body)
     num_columns = min(len(steps), MAX_STEP_COLUMNS)
-    width = num_columns * (STEP_WIDTH + STEP_MARGIN) - STEP_MARGIN
-    width = max(width, legend.width)
+    width = max(num_columns * (STEP_WIDTH + STEP_MARGIN) - STEP_MARGIN, legend.width)
     tokens = [f"{format_token(step.token)} {describe_choice(step)}".strip() for step in steps]
     return SvgDrawing(width, y + legend.height, "\n".join(parts), join_descriptions(tokens))
 

@@ -30,7 +30,7 @@ LANES_HEIGHT = 12  # of the lines of all heads that start at one token
 LINES_WIDTH = 320
 TOKEN_GAP = 6  # between a token and its lines
 HEAD_CELL_WIDTH = 7  # of the weight of one head beside a key
-NUMBER_WIDTH = 44
+MEAN_WEIGHT_WIDTH = 44
 SWATCH_SIZE = 11  # of one head in the legend
 SWATCH_ROW = 18
 LINE_RULES: StyleRules = {
@@ -59,12 +59,12 @@ def render_heads_svg(
     )
     if focus is not None and not 0 <= focus < len(queries):
         raise ValueError(f"focus {focus}, expected a query from 0 to {len(queries) - 1}")
-    drawing = draw_heads(to_float_cpu(weights).nan_to_num(0), queries, keys, heads, focus)
+    drawing = draw_attention_lines(to_float_cpu(weights).nan_to_num(0), queries, keys, heads, focus)
     rules = {**LINE_RULES, **build_head_rules(heads, ["fill", "stroke"])}
     return render_page_svg(title, subtitle, drawing, "heads", rules)
 
 
-def draw_heads(
+def draw_attention_lines(
     weights: Tensor,
     queries: Sequence[str],
     keys: Sequence[str],
@@ -75,7 +75,7 @@ def draw_heads(
     query_labels, key_labels = list(map(format_token, queries)), list(map(format_token, keys))
     left = max(map(measure_label, [*query_labels, "queries"]))
     right = left + TOKEN_GAP + LINES_WIDTH
-    cells_width = 0.0 if focus is None else HEAD_CELL_WIDTH * len(heads) + NUMBER_WIDTH
+    cells_width = 0.0 if focus is None else HEAD_CELL_WIDTH * len(heads) + MEAN_WEIGHT_WIDTH
     key_left = right + cells_width + TOKEN_GAP
     width = key_left + max(map(measure_label, [*key_labels, "keys"]))
     legend, top = draw_head_legend(heads, width)
@@ -109,7 +109,9 @@ def draw_head_lines(
     right: float,
     top: float,
 ) -> list[str]:
-    """Draw one group of lines per head; each head has its own lane within the height of a row."""
+    """Draw one group of lines per head; each head has its own lane within the height of a row.
+
+    Lines of one opacity are one path: thousands of paths take long to draw."""
     first, middle, last = map(format_pixels, (left, (left + right) / 2, right))
     groups = []
     for lane, head in enumerate(heads):
@@ -118,12 +120,16 @@ def draw_head_lines(
         if focus is not None:
             visible &= torch.arange(len(visible))[:, None] == focus
         places = visible.nonzero().tolist()
-        lines = []
+        curves: dict[str, list[str]] = {}  # by opacity
         for (query, key), weight in zip(places, weights[lane][visible].tolist(), strict=True):
             start = format_pixels(offset + TOKEN_ROW * query)
             end = format_pixels(offset + TOKEN_ROW * key)
-            path = f"M{first} {start}C{middle} {start} {middle} {end} {last} {end}"
-            lines.append(f'<path d="{path}" stroke-opacity="{weight:.4f}"/>')
+            curve = f"M{first} {start}C{middle} {start} {middle} {end} {last} {end}"
+            curves.setdefault(f"{weight:.2f}", []).append(curve)
+        lines = [
+            f'<path stroke-opacity="{opacity}" d="{"".join(paths)}"/>'
+            for opacity, paths in sorted(curves.items())
+        ]
         name = f"<title>head {head}</title>"
         groups.append(f'<g class="{get_head_class(head)}">{name}{"".join(lines)}</g>')
     return groups
@@ -136,12 +142,12 @@ def draw_head_cells(weights: Tensor, heads: Sequence[int], left: float, top: flo
         cell_left = format_pixels(left + HEAD_CELL_WIDTH * lane + 1)
         cells = [
             f'<rect x="{cell_left}" y="{format_pixels(top + TOKEN_ROW * key + 2)}" '
-            f'width="{HEAD_CELL_WIDTH - 1}" height="{TOKEN_ROW - 4}" fill-opacity="{weight:.4f}"/>'
+            f'width="{HEAD_CELL_WIDTH - 1}" height="{TOKEN_ROW - 4}" fill-opacity="{weight:.2f}"/>'
             for key, weight in enumerate(weights[lane].tolist())
             if weight >= MIN_PRINTED_WEIGHT
         ]
         parts.append(f'<g class="{get_head_class(head)}">{"".join(cells)}</g>')
-    x = left + HEAD_CELL_WIDTH * len(heads) + NUMBER_WIDTH - 4
+    x = left + HEAD_CELL_WIDTH * len(heads) + MEAN_WEIGHT_WIDTH - 4
     for key, mean in enumerate(weights.mean(0).tolist()):
         if mean >= MIN_PRINTED_WEIGHT:
             y = top + TOKEN_ROW * (key + 0.7)

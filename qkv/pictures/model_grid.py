@@ -13,6 +13,7 @@ from torch import Tensor
 from qkv.pictures.heat_image import HEAT_RULES, draw_weight_image, draw_weight_legend
 from qkv.pictures.shapes import check_tensor_shape, to_float_cpu
 from qkv.pictures.svg import (
+    SMALL_SIZE,
     StyleRules,
     SvgDrawing,
     draw_svg_text,
@@ -45,7 +46,9 @@ def render_model_grid_svg(title: str, subtitle: str, layers: Sequence[tuple[str,
     for name, weights in layers:
         axes = ("heads", "queries", "keys")
         check_tensor_shape(f"weights of {name}", weights, (None, None, None), axes)
-    drawing = draw_model_grid([(name, to_float_cpu(weights)) for name, weights in layers])
+    drawing = draw_model_grid(
+        [(name, to_float_cpu(weights).nan_to_num(0)) for name, weights in layers]
+    )
     return render_page_svg(title, subtitle, drawing, "model-grid", GRID_RULES)
 
 
@@ -55,59 +58,62 @@ def draw_model_grid(layers: Sequence[tuple[str, Tensor]]) -> SvgDrawing:
     pooled = [pool_to_thumbnails(weights) for _, weights in layers]
     most_cells = max(max(cells.shape[1:]) for cells, _ in pooled)
     cell = max(THUMBNAIL_SIZE // most_cells, 1)  # whole pixels
-    sizes = [
-        tuple(max(cell * count, MIN_THUMBNAIL_SIDE) for count in cells.shape[1:])
-        for cells, _ in pooled
-    ]
     left = max(map(measure_label, names)) + 12
-    step = max(width for _, width in sizes) + THUMBNAIL_GAP
+    step = max(measure_thumbnail(cells, cell)[0] for cells, _ in pooled) + THUMBNAIL_GAP
     most_heads = max(len(cells) for cells, _ in pooled)
-    is_narrow = step < measure_label(f"head {most_heads}")
-    parts = [
-        draw_svg_text(
-            left + step * head + (step - THUMBNAIL_GAP) / 2,
-            12,
-            str(head) if is_narrow else f"head {head}",
-            "small",
-            "middle",
-        )
-        for head in range(most_heads)
-    ]
+    parts = draw_head_numbers(most_heads, left, step)
     y = float(HEADING_ROW)
-    for name, label, (_, weights), (cells, _), (height, width) in zip(
-        (name for name, _ in layers), names, layers, pooled, sizes, strict=True
-    ):
-        parts.append(draw_svg_text(left - 12, y + height / 2 + 4, label, "", "end"))
+    for name, (_, weights), (cells, _) in zip(names, layers, pooled, strict=True):
+        width, height = measure_thumbnail(cells, cell)
+        parts.append(draw_svg_text(left - 12, y + height / 2 + 4, name, "", "end"))
         for head in range(len(cells)):
-            x = left + step * head
-            heading = f"{format_token(name)}, head {head}: {summarize_weights(weights[head])}"
-            image = draw_weight_image(cells[head], x, y, width, height)
-            frame = (
-                f'<rect class="frame" x="{format_pixels(x)}" y="{format_pixels(y)}" '
-                f'width="{width}" height="{height}"/>'
-            )
-            parts.append(f"<g><title>{escape_xml(heading)}</title>{image}{frame}</g>")
+            heading = f"{name}, head {head}: {summarize_weights(weights[head])}"
+            parts.append(draw_thumbnail(heading, cells[head], left + step * head, y, width, height))
         y += height + THUMBNAIL_GAP
-    y += 8
-    parts.append(draw_weight_legend(0, y))
-    y += 28
+    parts.append(draw_weight_legend(0, y + 8))
+    y += 36
     notes = ["A row of a thumbnail is a query, a column a key.", *describe_pooling(pooled)]
     for note in notes:
         parts.append(draw_svg_text(0, y, note, "small"))
         y += 16
-    right = max(left + step * most_heads, *(measure_label(note, 11) for note in notes))
+    right = max(left + step * most_heads, *(measure_label(note, SMALL_SIZE) for note in notes))
     descriptions = [
-        f"{label}: {len(cells)} heads, {weights.shape[1]} queries, {weights.shape[2]} keys"
-        for label, (cells, _), (_, weights) in zip(names, pooled, layers, strict=True)
+        f"{name}: {weights.shape[0]} heads, {weights.shape[1]} queries, {weights.shape[2]} keys"
+        for name, (_, weights) in zip(names, layers, strict=True)
     ]
     return SvgDrawing(right, y - 8, "\n".join(parts), join_descriptions(descriptions))
+
+
+def measure_thumbnail(cells: Tensor, cell: int) -> tuple[int, int]:
+    """Return the width and the height of a thumbnail (H, t, s)."""
+    height, width = (max(cell * count, MIN_THUMBNAIL_SIDE) for count in cells.shape[1:])
+    return width, height
+
+
+def draw_head_numbers(num_heads: int, left: float, step: float) -> list[str]:
+    """Draw the numbers of the heads above their columns."""
+    has_room = step >= measure_label(f"head {num_heads}", SMALL_SIZE)
+    parts = []
+    for head in range(num_heads):
+        label = f"head {head}" if has_room else str(head)
+        center = left + step * head + (step - THUMBNAIL_GAP) / 2
+        parts.append(draw_svg_text(center, 12, label, "small", "middle"))
+    return parts
+
+
+def draw_thumbnail(heading: str, cells: Tensor, x: float, y: float, width: int, height: int) -> str:
+    """Draw the cells (t, s) of one head, with a heading to point at."""
+    image = draw_weight_image(cells, x, y, width, height)
+    position = f'x="{format_pixels(x)}" y="{format_pixels(y)}"'
+    frame = f'<rect class="frame" {position} width="{width}" height="{height}"/>'
+    return f"<g><title>{escape_xml(heading)}</title>{image}{frame}</g>"
 
 
 def pool_to_thumbnails(weights: Tensor) -> tuple[Tensor, tuple[int, int]]:
     """Return the largest weight of each block, and the size of a block: (H, T, S) -> (H, t, s)."""
     rows, columns = (math.ceil(size / MAX_THUMBNAIL_CELLS) for size in weights.shape[1:])
     block = (rows, columns)
-    pooled = F.max_pool2d(weights.nan_to_num(0)[:, None], block, ceil_mode=True)[:, 0]
+    pooled = F.max_pool2d(weights[:, None], block, ceil_mode=True)[:, 0]
     return pooled, block
 
 
@@ -120,5 +126,5 @@ def describe_pooling(pooled: Sequence[tuple[Tensor, tuple[int, int]]]) -> list[s
 
 def summarize_weights(weights: Tensor) -> str:
     """Return the largest of the weights (T, S) and where it is."""
-    query, key = divmod(int(weights.nan_to_num(0).argmax()), weights.shape[1])
+    query, key = divmod(int(weights.argmax()), weights.shape[1])
     return f"largest weight {format_weight(float(weights[query, key]))}, query {query}, key {key}"

@@ -19,7 +19,7 @@ INVISIBLE_CHARACTERS = re.compile(
     "[\x80-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
 WIDE_LATIN = frozenset("MWmw@%—…")
-WIDE_LATIN_COLUMNS = 1.6
+WIDE_LATIN_COLUMNS = 1.625
 
 
 def make_visible(text: str) -> str:
@@ -55,7 +55,7 @@ def fit_token(text: str, max_columns: float) -> str:
     visible = shorten_token(text, max(math.ceil(max_columns), 1) * 2)
     if sum(map(count_columns, visible)) <= max_columns:
         return isolate_direction(visible)
-    columns = 1.0  # of the ellipsis
+    columns = WIDE_LATIN_COLUMNS  # of the ellipsis
     for end, character in enumerate(visible):
         columns += count_columns(character)
         if columns > max_columns:

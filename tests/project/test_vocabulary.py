@@ -57,7 +57,7 @@ FIXED = {
 STEMS = "analy final general initial minim maxim normal optim organ penal quant random recogn regular serial"
 STEMS += " special standard summar token vector visual"
 BRITISH = re.compile(
-    rf"\w*(?:licence|colour|behaviour|neighbour|favour|honour|centre|labell|modell|cancell)\w*"
+    rf"\w*(?:licence|colour|behaviour|neighbour|favour|honour|centre|labell|modell|cancell(?!edError))\w*"
     rf"|\w*(?:{STEMS.replace(' ', '|')})is(?:e|ed|er|ers|es|ing|ation|ations)\b|\w*analys(?:e|ed|ing)\b",
     re.IGNORECASE,
 )

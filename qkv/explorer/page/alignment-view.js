@@ -44,7 +44,7 @@ function openAlignmentView({ tools, body }, app) {
   const merge = createCheckbox({ label: "merge pieces into words", isChecked: state.words, onChange: words => app.change({ words }) });
   const texts = { rows: create("p", { class: "words target" }), columns: create("p", { class: "words source" }) };
   const status = create("p", { class: "status", role: "status", text: ALIGNMENT_HINT });
-  const figure = create("div", { class: "scroll alignment" });
+  const figure = create("div", { class: "scroll focusable alignment", tabindex: 0, role: "region", "aria-label": "Alignment matrix" });
   const legend = create("div");
   tools.append(layerSelect.element, headSelect.element, merge.element);
   body.append(textBlock("source", texts.columns), textBlock("target", texts.rows), status, figure, legend);

@@ -79,6 +79,6 @@ function drawMask(canvas, mask, keys, memory) {
 function createBiasChart(group, width) {
   const [{ attention, bias }] = group;
   const name = `${bias.name} of ${kindName(attention)}, ${layerList(group)}`;
-  return create("section", { class: "chart" }, create("h2", { text: name }), create("p", { class: "faint", text: "One line per head; the numbers at the right are the heads." }), create("div", { class: "scroll" },
+  return create("section", { class: "chart" }, create("h2", { text: name }), create("p", { class: "faint", text: "One line per head; the numbers at the right are the heads." }), create("div", { class: "scroll focusable", tabindex: 0, role: "region", "aria-label": name },
     createLineChart({ xs: bias.distances, lines: bias.heads, xLabel: "distance in tokens (key position − query position)", yLabel: "bias added to the score", label: `${name}: a line for each of ${bias.heads.length} heads`, width: Math.max(20 * remPixels(), width) })));
 }
