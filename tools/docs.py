@@ -32,8 +32,9 @@ PAGES, SITE = ROOT / "build" / "pages", ROOT / "site"
 
 # The order of the navigation; other files of docs/ come after these, and LAST at the end.
 ORDER = (
-    "index coming-from tasks command-line library explorer gallery fine-tuning training export why-attention attention "
-    "transformer families decoding long-texts images draw words results architecture checks reference"
+    "index coming-from tasks command-line library explorer gallery fine-tuning training export "
+    "why-attention attention transformer families decoding long-texts images draw words results "
+    "architecture checks reference"
 ).split()
 LAST = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 EQUATION = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)

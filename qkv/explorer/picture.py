@@ -26,6 +26,7 @@ from qkv.pictures.matrix import WeightMatrix, render_matrices_svg
 from qkv.pictures.model_grid import render_model_grid_svg
 from qkv.pictures.neurons import render_neurons_svg
 from qkv.pictures.pattern_masks import render_pattern_masks_svg
+from qkv.pictures.token_text import format_token, make_visible
 
 PICTURE_PATTERN_SIZE = 32  # queries of a mask
 MAX_LABELED_TOKENS = 400  # of a matrix or of lines
@@ -97,10 +98,13 @@ def render_png(svg: str) -> bytes:
 
 def check_labeled_tokens(picture: PictureInput) -> None:
     """Raise ValueError for an attention of too many tokens to label."""
-    length = max(picture.info.shape)
-    if length > MAX_LABELED_TOKENS:
+    check_labels("tokens", max(picture.info.shape))
+
+
+def check_labels(unit: str, count: int) -> None:
+    if count > MAX_LABELED_TOKENS:
         raise ValueError(
-            f"a picture of {length:,} tokens, expected at most {MAX_LABELED_TOKENS}: use a shorter text, "
+            f"a picture of {count:,} {unit}, expected at most {MAX_LABELED_TOKENS}: use a shorter text, "
             "or the view model"
         )
 
@@ -138,13 +142,16 @@ def draw_matrix_view(picture: PictureInput) -> str:
     else:
         weights = picture.compute_mean(picture.info)
         subtitle = picture.describe("mean of the heads" if picture.settings.head is None else None)
-    matrix = WeightMatrix(weights.tolist(), picture.queries, picture.keys, "queries", "keys")
+    queries, keys = ([*map(format_token, names)] for names in (picture.queries, picture.keys))
+    matrix = WeightMatrix(weights.tolist(), queries, keys, "queries", "keys")
     return render_matrices_svg(picture.name, subtitle, [matrix])
 
 
 def draw_alignment_view(picture: PictureInput) -> str:
     words = align_words(picture.trace, picture.info, picture.compute_mean(picture.info))
-    matrix = WeightMatrix(words.weights.tolist(), words.target, words.source, "target", "source")
+    check_labels("words", max(words.weights.shape))
+    target, source = ([*map(format_token, names)] for names in (words.target, words.source))
+    matrix = WeightMatrix(words.weights.tolist(), target, source, "target", "source")
     subtitle = picture.describe("mean of the heads" if picture.settings.head is None else None)
     return render_matrices_svg(picture.name, subtitle, [matrix])
 
@@ -175,6 +182,8 @@ def draw_neuron_view(picture: PictureInput) -> str:
 def draw_generation_view(picture: PictureInput) -> str:
     limit = picture.settings.max_new_tokens
     steps = run_steps(picture.builder, picture.user_input, {}, limit)
+    if not steps:
+        raise ValueError("the text leaves no room for new tokens, expected a shorter one")
     rows = []
     for step in steps:
         ids = [row.id for row in step.candidates]
@@ -185,7 +194,8 @@ def draw_generation_view(picture: PictureInput) -> str:
         chosen = ids.index(step.next) if step.next in ids else None
         token = picture.builder.labeler.get_text(step.next)
         rows.append(CandidateStep(token, candidates, chosen))
-    return render_candidates_svg(picture.name, f"after “{picture.user_input.text}”", rows)
+    subtitle = f"after “{make_visible(picture.user_input.text)}”"
+    return render_candidates_svg(picture.name, subtitle, rows)
 
 
 def draw_beams_view(picture: PictureInput) -> str:
@@ -200,14 +210,19 @@ def draw_beams_view(picture: PictureInput) -> str:
         ]
         for step in tree.steps
     ]
-    subtitle = f"beam search with {settings.num_beams} beams: {tree.output}"
+    subtitle = f"beam search with {settings.num_beams} beams: {make_visible(tree.output)}"
     return render_beams_svg(picture.name, subtitle, steps, tree.best)
 
 
 def draw_patterns_view(picture: PictureInput) -> str:
     masks: dict[tuple[str, bytes], tuple[str, Tensor]] = {}
     curves: dict[bytes, tuple[str, tuple[int, ...], Tensor]] = {}
-    for layer in list_layer_masks(picture.trace.model, PICTURE_PATTERN_SIZE):
+    layers = list_layer_masks(picture.trace.model, PICTURE_PATTERN_SIZE)
+    if not layers:
+        raise ValueError(
+            "view 'patterns': this model has nothing to show in it, expected a Transformer"
+        )
+    for layer in layers:
         key = layer.pattern, layer.mask.numpy().tobytes()
         masks.setdefault(key, (f"{layer.pattern}: {layer.path}", layer.mask.bool()))
         if layer.bias is not None:

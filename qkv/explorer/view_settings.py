@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from qkv.explorer.beams import MAX_BEAMS, MAX_TREE_DEPTH
 from qkv.explorer.labels import TokenSequence
 from qkv.explorer.trace import AttentionInfo, Trace
-from qkv.tasks.checks import check_choice
+from qkv.tasks.checks import check_boolean_settings, check_choice, check_string_settings
 from qkv.validate import check_number
 
 VIEW_NAMES = (
@@ -31,9 +32,19 @@ class ViewSettings:
     max_new_tokens: int = 20
 
     def check(self, trace: Trace) -> None:
-        """Raise ValueError unless the trace has the view, the layer, the head and the query."""
+        """Raise ValueError unless the trace has the view, the layer, the head and the query, and the
+        other settings have values that a picture can be drawn with."""
         if self.view is not None:
             check_choice("view", self.view, VIEW_NAMES)
+        check_string_settings(path=self.path)
+        check_boolean_settings(self)
+        if self.path is not None and self.layer is not None:
+            raise ValueError(f"layer {self.layer!r} and path {self.path!r}: expected one of them")
+        for name, number, at_least, at_most in (
+            ("num_beams", self.num_beams, 2, MAX_BEAMS),
+            ("max_new_tokens", self.max_new_tokens, 1, MAX_TREE_DEPTH),
+        ):
+            check_number(name, number, integer=True, at_least=at_least, at_most=at_most)
         info = self.find_attention(trace)
         for name, value, count in (
             ("head", self.head, info.heads),
