@@ -2,7 +2,7 @@
 
     python -m tools.repeated_words words.txt
 
-Each passage has new words of 2 to 6 letters, and no letter is in two of them. The next letter is
+Each passage has new words of 2 to 5 letters, and no letter is in two of them. The next letter is
 therefore the one that followed the last occurrence of the current letter, except at the end of a word."""
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import string
 from collections.abc import Iterator
 from pathlib import Path
 
-NUM_LETTERS = 20  # of the words of a passage
-WORD_LENGTHS = (2, 6)
-PASSAGE_LENGTH = 128  # characters, at least
+NUM_LETTERS = 10  # of the words of a passage
+WORD_LENGTHS = (2, 5)
+PASSAGE_LENGTH = 256  # characters, at least
 
 
 def write_passages(count: int, seed: int) -> Iterator[str]:

@@ -69,7 +69,7 @@ def look(
     image
         picture file, for models of images
     src_lang
-        source language of a multilingual model
+        source language of a multilingual model; German and English are detected
     tgt_lang
         target language of a multilingual model
     adapter
@@ -89,9 +89,9 @@ def look(
     rollout
         attention rollout instead of weights, in the view matrix
     num_beams
-        beams of the view beams
+        beam width of beam search; 1 is greedy search
     max_new_tokens
-        maximum number of generated tokens in pictures of generation and beams
+        maximum number of generated tokens
     save
         write a file instead: .html (the interactive page, self-contained), .svg or .png
     port

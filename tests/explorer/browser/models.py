@@ -95,8 +95,8 @@ def name_model(model: qkv.Model, name: str) -> NamedModel:
 def compute_weights(name: str) -> dict[str, Tensor]:
     """Return the attention weights (H, T, S) by path of what the model of a page reads first."""
     model = load_model(name)
-    given = UserInput(**GIVEN.get(name, {"text": TEXT}))
-    inputs = InputBuilder(model=model).build(given)
+    user_input = UserInput(**GIVEN.get(name, {"text": TEXT}))
+    inputs = InputBuilder(model=model).build(user_input)
     arguments: dict[str, Any] = {**inputs.arguments}
     for segment in inputs.memory_segments:
         arguments["mems"] = model(torch.tensor([[*segment]])).mems

@@ -48,9 +48,9 @@ class Site:
         name, _, rest = scope["path"][1:].partition("/")
         await self.apps[name](dict(scope, path=f"/{rest}"), receive, send)
 
-    def add(self, name: str, explorer: Explorer, given: UserInput, **settings: Any) -> str:
+    def add(self, name: str, explorer: Explorer, user_input: UserInput, **settings: Any) -> str:
         """Serve an explorer, and return the address of its page."""
-        config = explorer.build_config(given, ViewSettings(**settings))
+        config = explorer.build_config(user_input, ViewSettings(**settings))
         self.explorers[name] = explorer
         self.apps[name] = create_app(explorer, TOKEN, config, list_loopback_hosts(self.port))
         return self.get_url(name)
@@ -62,8 +62,8 @@ class Site:
             return self.get_url(key)
         second: NamedModel | None = other and name_model(load_model(other), other)  # type: ignore[assignment]
         explorer = Explorer(name_model(load_model(name), name), second)
-        given = UserInput(**GIVEN.get(name, {"text": TEXT}))
-        return self.add(key, explorer, replace(given, image=image))
+        user_input = UserInput(**GIVEN.get(name, {"text": TEXT}))
+        return self.add(key, explorer, replace(user_input, image=image))
 
     def get_url(self, name: str) -> str:
         return f"{self.origin}/{name}/?token={TOKEN}"

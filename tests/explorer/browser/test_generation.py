@@ -116,8 +116,8 @@ def test_the_probabilities_are_those_of_the_model(page: ExplorerPage) -> None:
     with torch.no_grad():
         logits = model(torch.tensor([get_prompt()])).logits[0, -1]
     expected = logits.softmax(-1).topk(12).values
-    for shown in (page.texts(".candidates .before"), page.texts(".candidates .after")):
-        for text, value in zip(shown, expected, strict=True):
+    for values in (page.texts(".candidates .before"), page.texts(".candidates .after")):
+        for text, value in zip(values, expected, strict=True):
             assert abs(float(text.strip("<")) - float(value)) < ROUNDING
 
 
@@ -155,8 +155,8 @@ def test_the_tree_of_beam_search(page: ExplorerPage) -> None:
     assert best == len(result.tokens)
     title = page.find(".beams-view g title").first.text_content()
     assert re.fullmatch(r".* \(id \d+\), (kept|dropped)", title or "")
-    kept = page.find(".beams-view g title >> text=/, kept$/").count()
-    assert kept == 2 * best
+    num_kept = page.find(".beams-view g title >> text=/, kept$/").count()
+    assert num_kept == 2 * best
     field.fill("99")  # too many: nothing happens
     field.press("Enter")
     assert page.wait().get_state()["beams"] == 2
@@ -170,9 +170,9 @@ def test_what_a_step_attended_to(page: ExplorerPage) -> None:
     path = page.select("Layer").input_value()
     expected = weights[path][0, 1, -1].sort(descending=True).values
     text = page.text(".generation .status")
-    shown = [float(number) for number in re.findall("\u2069 <?([0-9.]+)", text)]
-    assert len(shown) >= 2
-    for value, other in zip(shown, expected, strict=False):
+    weights_on_page = [float(number) for number in re.findall("\u2069 <?([0-9.]+)", text)]
+    assert len(weights_on_page) >= 2
+    for value, other in zip(weights_on_page, expected, strict=False):
         assert abs(value - float(other)) < ROUNDING
     page.press("[")
     assert page.select("Layer").input_value() == "decoder.layers.0.attention"

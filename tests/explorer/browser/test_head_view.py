@@ -28,13 +28,13 @@ def assert_shows(page: ExplorerPage, expected: Tensor, queries: bool = False) ->
     """Assert that status line and table have the largest of these weights of all tokens."""
     tokens = split_tokens("gpt2", TEXT)
     order = expected.argsort(descending=True, stable=True).tolist()
-    shown = page.status_weights
+    status_weights = page.status_weights
     count = min(5, int((expected >= 0.0005).sum()))
-    assert [token for token, _ in shown] == [tokens[i] for i in order[:count]]
+    assert [token for token, _ in status_weights] == [tokens[i] for i in order[:count]]
     rows = page.texts(".details tbody tr th")
     assert [row.strip("\u2068\u2069") for row in rows[:count]] == [tokens[i] for i in order[:count]]
     values = [float(text.strip("<")) for text in page.texts(".details tbody tr .weighted")]
-    for (_, in_status), in_table, index in zip(shown, values, order, strict=False):
+    for (_, in_status), in_table, index in zip(status_weights, values, order, strict=False):
         assert abs(in_status - float(expected[index])) < ROUNDING
         assert abs(in_table - float(expected[index])) < ROUNDING
     assert (" ← " if queries else " → ") in page.status

@@ -27,35 +27,35 @@ LISTS = ".tokens .token"
 # Scroll through the head view and return the tokens of its lists.
 SCROLL = """async () => {
     const stage = document.querySelector(".head-stage");
-    const shown = new Set();
+    const tokens = new Set();
     for (let top = 0; top < stage.scrollHeight; top += stage.clientHeight) {
         stage.scrollTop = top;
         for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
-        for (const token of stage.querySelectorAll(".token")) shown.add(token.textContent);
+        for (const token of stage.querySelectorAll(".token")) tokens.add(token.textContent);
     }
-    return [...shown];
+    return [...tokens];
 }"""
 
 
 def assert_harmless(page: ExplorerPage) -> None:
     """Assert that the page has no element that a text brought, and that nothing of a text has run."""
-    found: dict[str, Any] = page.evaluate(INSPECT)
-    assert found["hacked"] is None
-    assert {*found["names"]} <= ELEMENTS
-    assert found["scripts"] == 2
-    assert found["styles"] == 2
-    assert found["handlers"] == found["links"] == 0
-    assert all(source.startswith(("data:image/png", "blob:")) for source in found["images"])
+    content: dict[str, Any] = page.evaluate(INSPECT)
+    assert content["hacked"] is None
+    assert {*content["names"]} <= ELEMENTS
+    assert content["scripts"] == 2
+    assert content["styles"] == 2
+    assert content["handlers"] == content["links"] == 0
+    assert all(source.startswith(("data:image/png", "blob:")) for source in content["images"])
     assert page.pop_problems() == []
 
 
 def visit_views(page: ExplorerPage) -> set[str]:
     """Open every view, point at what it shows, and return the tokens of the lists."""
-    shown: set[str] = set()
+    tokens: set[str] = set()
     for view in page.views:
         page.choose_view(view)
         if view == "head":
-            shown |= {*page.evaluate(SCROLL)}
+            tokens |= {*page.evaluate(SCROLL)}
             page.find(".tokens.query").focus()
             for key in ["Home", *["PageDown"] * 8, "ArrowRight", "End"]:
                 page.press(key)
@@ -71,7 +71,7 @@ def visit_views(page: ExplorerPage) -> set[str]:
         elif view == "generation":
             page.page.get_by_role("button", name="Step", exact=True).click()
         assert_harmless(page.wait())
-    return shown
+    return tokens
 
 
 def explore(site: Site, family: str, user_input: UserInput, type_name: str = "byte") -> str:
@@ -90,10 +90,10 @@ def test_a_text_of_hostile_tokens(open_page: OpenPage, site: Site) -> None:
     page = open_page(explore(site, "gpt2", UserInput(text=" ".join(TOKENS))))
     assert page.text("h1") == NAME
     assert page.page.title() == f"{NAME} · attention explorer"
-    shown = visit_views(page)
-    assert {*SHORT} <= shown
-    assert not [token for token in shown if CONTROLS.search(token)]
-    assert max(map(len, shown)) <= 60
+    tokens = visit_views(page)
+    assert {*SHORT} <= tokens
+    assert not [token for token in tokens if CONTROLS.search(token)]
+    assert max(map(len, tokens)) <= 60
 
 
 def test_a_pair_of_hostile_texts(open_page: OpenPage, site: Site) -> None:
@@ -105,8 +105,8 @@ def test_a_pair_of_hostile_texts(open_page: OpenPage, site: Site) -> None:
 
 
 def test_a_hostile_source_and_target(open_page: OpenPage, site: Site) -> None:
-    given = UserInput(text=" ".join(TOKENS[:60]), target=" ".join(TOKENS[60:]))
-    page = open_page(explore(site, "transformer", given))
+    user_input = UserInput(text=" ".join(TOKENS[:60]), target=" ".join(TOKENS[60:]))
+    page = open_page(explore(site, "transformer", user_input))
     visit_views(page)
     page.choose_view("alignment")
     words = {*page.texts(".words span")}
@@ -123,10 +123,10 @@ def test_hostile_characters_are_visible(open_page: OpenPage, site: Site) -> None
         "(field, text) => { field.value = text }", " ".join(texts)[:400]
     )
     page.field().press("Enter")
-    shown = visit_views(page.wait())
-    assert not [token for token in shown if CONTROLS.search(token)]
-    assert {"⟨202E⟩", "⟨2028⟩", "⟨200B⟩"} <= shown
-    assert "no such token" not in shown
+    tokens = visit_views(page.wait())
+    assert not [token for token in tokens if CONTROLS.search(token)]
+    assert {"⟨202E⟩", "⟨2028⟩", "⟨200B⟩"} <= tokens
+    assert "no such token" not in tokens
 
 
 def test_strange_texts_are_answered(open_page: OpenPage, site: Site) -> None:
@@ -183,8 +183,8 @@ def test_numbers_out_of_range_in_the_address(open_page: OpenPage, site: Site) ->
 
 def test_a_saved_page_of_hostile_tokens(open_page: OpenPage, site: Site, tmp_path: Path) -> None:
     model = load_model("transformer", TOKENS)
-    given = UserInput(text=" ".join(TOKENS[:60]), target=" ".join(TOKENS[60:]))
-    html = View(name_model(model, NAME), given, None, ViewSettings()).html()
+    user_input = UserInput(text=" ".join(TOKENS[:60]), target=" ".join(TOKENS[60:]))
+    html = View(name_model(model, NAME), user_input, None, ViewSettings()).html()
     path = tmp_path / "saved.html"
     path.write_text(html, encoding="utf-8")
     page = open_page(path.as_uri())

@@ -49,13 +49,13 @@ def test_a_pair_and_its_filters(open_page: OpenPage, site: Site) -> None:
     assert page.texts(QUERIES) == first + second
     page.find(".tokens.query li").nth(2).click()
     page.wait()
-    shown = {}
+    tokens_by_name = {}
     for name, keys in (("ab", second), ("aa", first)):
         page.choose("Sentences", name)
-        shown[name] = [token for token, _ in page.status_weights]
+        tokens_by_name[name] = [token for token, _ in page.status_weights]
         dimmed = page.texts(".tokens.key li.dim .token")
-        assert len(shown[name]) == 5
-        assert {*shown[name]} <= {*keys}
+        assert len(tokens_by_name[name]) == 5
+        assert {*tokens_by_name[name]} <= {*keys}
         assert len(dimmed) >= len(first + second) - len(keys)
     page.choose("Sentences", "bb")
     assert "no weight above" in page.status  # the query is in A

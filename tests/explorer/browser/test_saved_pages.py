@@ -16,8 +16,8 @@ from tests.explorer.browser.test_views import CHECKS
 def save(name: str, folder: Path, **settings: object) -> str:
     """Save a page, and return its address."""
     path = folder / "saved.html"
-    given = GIVEN.get(name, {"text": TEXT})
-    qkv.view(load_model(name), **given, **settings).save(path)  # type: ignore[arg-type]
+    inputs = GIVEN.get(name, {"text": TEXT})
+    qkv.view(load_model(name), **inputs, **settings).save(path)  # type: ignore[arg-type]
     return path.as_uri()
 
 
@@ -55,10 +55,10 @@ def test_a_saved_page_opens_with_its_settings(open_page: OpenPage, tmp_path: Pat
     assert page.select("Head").input_value() == "2"
     page.find(".matrix-canvas").focus()
     page.press("ArrowDown", "ArrowDown")
-    shown = re.search(r"weight ([0-9.]+)", page.status)
-    assert shown is not None
+    match = re.search(r"weight ([0-9.]+)", page.status)
+    assert match is not None
     weights = compute_weights("gpt2")["decoder.layers.1.attention"]
-    assert abs(float(shown[1]) - float(weights[2, 1, 0])) < 0.0001
+    assert abs(float(match[1]) - float(weights[2, 1, 0])) < 0.0001
     assert "rollout" not in page.text(".tools")  # needs the model
 
 

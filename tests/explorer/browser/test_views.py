@@ -64,9 +64,9 @@ def check_matrix(page: ExplorerPage, name: str) -> None:
     page.press("ArrowDown", "ArrowDown", "ArrowRight")  # the first key puts the cursor on a cell
     assert "(query 1) → " in page.status
     assert "(key 1)" in page.status
-    shown = re.search(r"weight ([0-9.]+)", page.status)
-    assert shown is not None, path
-    assert abs(float(shown[1]) - float(weights[0, 1, 1])) < EXACT
+    match = re.search(r"weight ([0-9.]+)", page.status)
+    assert match is not None, path
+    assert abs(float(match[1]) - float(weights[0, 1, 1])) < EXACT
 
 
 def check_alignment(page: ExplorerPage, name: str) -> None:
@@ -81,10 +81,10 @@ def check_alignment(page: ExplorerPage, name: str) -> None:
     page.hover(".words.target >> span >> nth=2")
     expected = crosses[best].mean(0)[2]
     assert page.status_weights, page.status
-    for (_, shown), value in zip(
+    for (_, value_on_page), value in zip(
         page.status_weights, expected.sort(descending=True).values, strict=False
     ):
-        assert abs(shown - float(value)) < ROUNDING
+        assert abs(value_on_page - float(value)) < ROUNDING
 
 
 def check_neuron(page: ExplorerPage, name: str) -> None:
@@ -96,9 +96,9 @@ def check_neuron(page: ExplorerPage, name: str) -> None:
     assert page.count_colors(".neuron-headings") > 5
     page.find(".neuron-keys .tokens").focus()
     page.press("Home", "ArrowDown")
-    shown = re.search(r"weight <?([0-9.]+)", page.status)
-    assert shown is not None, page.status
-    assert abs(float(shown[1]) - float(weights[0, 0, 1])) < ROUNDING
+    match = re.search(r"weight <?([0-9.]+)", page.status)
+    assert match is not None, page.status
+    assert abs(float(match[1]) - float(weights[0, 0, 1])) < ROUNDING
 
 
 def check_generation(page: ExplorerPage, name: str) -> None:
@@ -168,8 +168,10 @@ def test_clip_reads_an_uploaded_picture(open_page: OpenPage, site: Site, picture
     page.find(".overlay canvas").hover(position={"x": 10, "y": 10})
     page.wait()
     assert page.status.startswith("\u20680,0\u2069 → ")
-    shown = page.status_weights
-    assert [value for _, value in shown] == sorted((value for _, value in shown), reverse=True)
+    status_weights = page.status_weights
+    assert [value for _, value in status_weights] == sorted(
+        (value for _, value in status_weights), reverse=True
+    )
     page.choose_view("head")
     page.choose("Attention", "image.encoder self-attention")
     assert page.texts(".tokens.query .token") == ["[class]"] + [
@@ -187,12 +189,12 @@ def test_the_weights_over_a_picture(open_page: OpenPage, site: Site, picture: Pa
     page.click(".swatch >> nth=0")  # head 1 alone
     weights = trace.compute_weights(path, [1], slice(4, 5), slice(None))[0, 0]
     expected = weights.sort(descending=True)
-    shown = page.status_weights
+    status_weights = page.status_weights
     names = page.select("Query").locator("option").all_text_contents()
-    assert [token for token, _ in shown] == [
+    assert [token for token, _ in status_weights] == [
         names[index].strip("\u2068\u2069") for index in expected.indices[:5]
     ]
-    for (_, value), other in zip(shown, expected.values, strict=False):
+    for (_, value), other in zip(status_weights, expected.values, strict=False):
         assert abs(value - float(other)) < ROUNDING
 
 
@@ -209,8 +211,8 @@ def test_two_models_are_compared(open_page: OpenPage, site: Site) -> None:
         "[...document.querySelectorAll('.columns .status')]"
         ".every(({ textContent }) => textContent.includes('weight 0.'))"
     )
-    shown = [float(text.rpartition(" ")[2]) for text in page.texts(".columns .status")]
-    for name, value in zip(("gpt2", "sparse"), shown, strict=True):
+    status_weights = [float(text.rpartition(" ")[2]) for text in page.texts(".columns .status")]
+    for name, value in zip(("gpt2", "sparse"), status_weights, strict=True):
         weights = next(iter(compute_weights(name).values()))
         assert abs(value - float(weights[0, 2, 0])) < EXACT
 
@@ -241,9 +243,9 @@ def test_rollout_is_a_product_of_the_layers(open_page: OpenPage, site: Site) -> 
     rollout = torch.eye(len(split_tokens("gpt2", TEXT)))
     for weights in compute_weights("gpt2").values():
         rollout = (weights.mean(0) / 2 + torch.eye(len(rollout)) / 2) @ rollout
-    shown = re.search(r"weight ([0-9.]+)", page.status)
-    assert shown is not None
-    assert abs(float(shown[1]) - float(rollout[5, 0])) < EXACT
+    match = re.search(r"weight ([0-9.]+)", page.status)
+    assert match is not None
+    assert abs(float(match[1]) - float(rollout[5, 0])) < EXACT
     assert "rollout" in page.status
 
 
