@@ -7,8 +7,9 @@ H heads, T queries, S keys."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,14 +21,19 @@ from qkv.explorer.inputs import TraceInputs, build_memory_labels
 from qkv.explorer.labels import TokenSequence
 from qkv.model.inputs import build_input_batch, list_accepted_inputs
 from qkv.model.model import Model
-from qkv.nn.attention_record import AttentionRecord, ScoreTerms
+from qkv.nn.attention_record import (
+    AttentionRecord,
+    DotProductRecord,
+    ScoreTerms,
+    count_bytes,
+)
 from qkv.nn.recurrent import RecurrentStack
 from qkv.nn.transformer import Stack
 from qkv.spec import AlibiSpec, Pattern, RelativeXLSpec, RotarySpec, full
 from qkv.spec.patterns import And, Or, PerHead
 
 MAX_RECORD_BYTES = 2**30  # of the records of one trace
-MAX_SCORES = 2**24  # that are computed at a time
+MAX_SCORES = 2**20  # that are computed at a time: they fit into the cache of a CPU
 WHOLE = slice(None)
 MAX_ROLLOUT_TOKENS = 1024
 MAX_ROLLOUTS = 4  # that are kept
@@ -61,7 +67,7 @@ class Trace:
         self.sequences = dict(inputs.sequences)
         self.records: OrderedDict[str, AttentionRecord] = OrderedDict()
         self.rollouts: OrderedDict[str, Tensor] = OrderedDict()
-        self.num_bytes = 0
+        self.normalizers: dict[str, Tensor] = {}  # (H, T)
         self.has_terms: dict[str, bool] = {}
         self.shapes: dict[str, tuple[int, int, int]] = {}  # H, T, S
         self.last_logits = self.run(None)
@@ -102,15 +108,16 @@ class Trace:
             outputs = model.net(batch)
         return None if self.inputs.predicts is None else outputs["logits"].reshape(-1)
 
+    @property
+    def num_bytes(self) -> int:
+        """The memory of the records."""
+        return count_bytes(chain.from_iterable(x.tensors for x in self.records.values()))
+
     def keep_record(self, path: str, attention: AttentionRecord, is_needed: bool) -> None:
         """Keep a record if there is memory for it; one that is needed replaces the oldest ones."""
-        size = attention.num_bytes
-        while is_needed and self.records and self.num_bytes + size > MAX_RECORD_BYTES:
-            _, oldest = self.records.popitem(last=False)
-            self.num_bytes -= oldest.num_bytes
-        if is_needed or self.num_bytes + size <= MAX_RECORD_BYTES:
-            self.records[path] = attention
-            self.num_bytes += size
+        self.records[path] = attention
+        while self.num_bytes > MAX_RECORD_BYTES and len(self.records) > is_needed:
+            self.records.popitem(last=not is_needed)
 
     def get_record(self, path: str) -> AttentionRecord:
         """Return the record of a path, by another forward pass if it was not kept."""
@@ -181,6 +188,7 @@ class Trace:
 
     def select_rows(self, path: str, rows: slice, columns: slice) -> tuple[range, range]:
         """Return the indices of rows and columns; raise ValueError if there are none."""
+        self.check_path(path)
         _, num_queries, num_keys = self.shapes[path]
         row_range, column_range = range(num_queries)[rows], range(num_keys)[columns]
         if not row_range or not column_range:
@@ -195,34 +203,54 @@ class Trace:
     ) -> Tensor:
         """Return the weights (heads, rows, columns) on the CPU, or the largest of each block of
         `pool` × `pool` weights."""
-        record = self.get_record(path)
-        row_range, _ = self.select_rows(path, rows, columns)
-        num_keys = self.shapes[path][2]
-        step = max(MAX_SCORES // num_keys // pool, 1) * pool
-        parts = []
-        for start in range(row_range.start, row_range.stop, step):
-            part = slice(start, min(start + step, row_range.stop))
-            tiles = [
-                pool_weights(
-                    record.compute_weights(slice(head, head + 1), part)[0, 0, :, columns], pool
-                )
-                for head in heads
+        row_range, column_range = self.select_rows(path, rows, columns)
+        tiles = []
+        for head in heads:
+            selected = slice(head, head + 1)
+            parts = [
+                pool_weights(self.compute_tile(path, selected, part, columns)[0], pool)
+                for part in split_rows(row_range, len(column_range), pool)
             ]
-            parts.append(torch.stack(tiles))
-        return torch.cat(parts, dim=1)
+            tiles.append(torch.cat(parts))
+        return torch.stack(tiles)
 
     def compute_mean_weights(self, path: str, rows: slice, columns: slice, pool: int = 1) -> Tensor:
         """Return the mean of the weights of all heads: (1, rows, columns)."""
-        record = self.get_record(path)
-        row_range, _ = self.select_rows(path, rows, columns)
-        heads, _, num_keys = self.shapes[path]
-        step = max(MAX_SCORES // num_keys // heads // pool, 1) * pool
-        parts = []
-        for start in range(row_range.start, row_range.stop, step):
-            part = slice(start, min(start + step, row_range.stop))
-            mean = record.compute_weights(rows=part)[0, :, :, columns].float().mean(0)
-            parts.append(pool_weights(mean, pool))
+        row_range, column_range = self.select_rows(path, rows, columns)
+        heads = self.shapes[path][0]
+        parts = [
+            pool_weights(self.compute_tile(path, WHOLE, part, columns).float().mean(0), pool)
+            for part in split_rows(row_range, len(column_range) * heads, pool)
+        ]
         return torch.cat(parts)[None]
+
+    @torch.no_grad()
+    def compute_tile(self, path: str, heads: slice, rows: slice, columns: slice) -> Tensor:
+        """Return the weights (heads, rows, columns); those of some columns need no scores of others
+        once the normalizers of the rows are known."""
+        record = self.get_record(path)
+        num_keys = self.shapes[path][2]
+        if not isinstance(record, DotProductRecord) or range(num_keys)[columns] == range(num_keys):
+            return record.compute_weights(heads, rows)[0, :, :, columns]
+        normalizers = self.get_normalizers(path, record, heads, rows)
+        scores = to_float(record.compute_scores(heads, rows, columns)[0])
+        return (scores - normalizers[..., None]).exp()
+
+    def get_normalizers(
+        self, path: str, record: DotProductRecord, heads: slice, rows: slice
+    ) -> Tensor:
+        """Return the logarithm of the sum of exponentiated scores (heads, rows), computed once."""
+        num_heads, num_queries, num_keys = self.shapes[path]
+        if path not in self.normalizers:
+            unknown = torch.full((num_heads, num_queries), torch.nan, device=record.q.device)
+            self.normalizers[path] = to_float(unknown.to(record.q.dtype))
+        known = self.normalizers[path]
+        if known[heads, rows].isnan().any():
+            num_scores = num_keys * len(range(num_heads)[heads])
+            for part in split_rows(range(num_queries)[rows], num_scores):
+                scores = to_float(record.compute_scores(heads, part)[0])
+                known[heads, part] = scores.logsumexp(-1)
+        return known[heads, rows]
 
     def compute_rollout(self, path: str, rows: slice, columns: slice, pool: int = 1) -> Tensor:
         """Return attention rollout up to a layer (Abnar and Zuidema 2020): the product of the mean
@@ -272,6 +300,18 @@ class Trace:
             "attentions": [asdict(info) for info in self.attentions.values()],
             "predictions": inputs.predicts and {"sequence": inputs.predicts, "shift": 1},
         }
+
+
+def split_rows(rows: range, num_scores: int, multiple: int = 1) -> Iterator[slice]:
+    """Yield parts of rows of `num_scores` scores each: at most MAX_SCORES, but `multiple` rows."""
+    step = max(MAX_SCORES // num_scores // multiple, 1) * multiple
+    for start in range(rows.start, rows.stop, step):
+        yield slice(start, min(start + step, rows.stop))
+
+
+def to_float(scores: Tensor) -> Tensor:
+    """Return scores of half precision in single precision."""
+    return scores.float() if scores.element_size() < torch.float32.itemsize else scores
 
 
 def fit_memory(memory: TokenSequence | None, count: int) -> TokenSequence:

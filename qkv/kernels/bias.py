@@ -90,13 +90,15 @@ class AttentionBias:
             self.cached_tensors["mask"] = self.compute_mask(ALL)
         return self.cached_tensors["mask"]
 
-    def get_mask(self, rows: slice) -> Tensor | None:
-        """Return the mask of some queries; the dense mask is not computed for them."""
-        if rows == ALL or "mask" in self.cached_tensors:
-            return self.mask if self.mask is None or rows == ALL else self.mask[:, :, rows]
-        return self.compute_mask(rows)
+    def get_mask(self, rows: slice, columns: slice = ALL) -> Tensor | None:
+        """Return the mask of some queries and keys; the dense mask is not computed for them."""
+        if (rows, columns) == (ALL, ALL):
+            return self.mask
+        if "mask" in self.cached_tensors:
+            return None if self.mask is None else self.mask[:, :, rows, columns]
+        return self.compute_mask(rows, columns)
 
-    def compute_mask(self, rows: slice) -> Tensor | None:
+    def compute_mask(self, rows: slice, columns: slice = ALL) -> Tensor | None:
         is_last_query = isinstance(self.pattern, Causal) and self.q_positions.shape[1] == 1
         attends_to_all = self.has_no_padding and (is_last_query or isinstance(self.pattern, Full))
         if attends_to_all and self.document_ids is None and self.permutation_mask is None:
@@ -104,22 +106,26 @@ class AttentionBias:
         patterns = self.pattern.patterns if isinstance(self.pattern, PerHead) else (self.pattern,)
         positions = (self.q_positions, self.k_positions)
         q, k = (torch.arange(x.shape[1], device=x.device)[None, None] for x in positions)
-        q = q[..., rows]
+        q, k = q[..., rows], k[..., columns]
         mask = torch.cat([self.compute_visibility(pattern, q, k) for pattern in patterns], dim=1)
         if self.permutation_mask is not None:
-            mask = mask & self.permutation_mask[:, None, rows]
+            mask = mask & self.permutation_mask[:, None, rows, columns]
         return mask
 
     def get_score_bias(
-        self, layer_bias: Tensor | None, heads: slice = ALL, rows: slice = ALL
+        self,
+        layer_bias: Tensor | None,
+        heads: slice = ALL,
+        rows: slice = ALL,
+        columns: slice = ALL,
     ) -> Tensor | None:
         """Return the bias of the scores of a layer, including its `layer_bias`; None: no bias.
 
-        That of some heads or queries is computed alone."""
-        if heads != ALL or rows != ALL:
+        That of some heads, queries or keys is computed alone."""
+        if (heads, rows, columns) != (ALL, ALL, ALL):
             terms = (self.position_bias, layer_bias)
-            parts = [select_heads(x, heads)[:, :, rows] for x in terms if x is not None]
-            mask = self.get_mask(rows)
+            parts = [select_heads(x, heads)[:, :, rows, columns] for x in terms if x is not None]
+            mask = self.get_mask(rows, columns)
             mask = None if mask is None else select_heads(mask, heads)
             return self.apply_mask(sum(parts[1:], parts[0]) if parts else None, mask)
         if layer_bias is not None:

@@ -2,7 +2,7 @@
 
 B batch, H heads, G key-value heads, T queries, S keys, D the width of queries and keys."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -36,8 +36,8 @@ class AttentionRecord(Protocol):
         ...
 
     @property
-    def num_bytes(self) -> int:
-        """The memory of the tensors that the record holds."""
+    def tensors(self) -> list[Tensor]:
+        """The tensors that the record holds; layers may share some of them."""
         ...
 
     def compute_weights(self, heads: slice = ALL, rows: slice = ALL) -> Tensor:
@@ -49,9 +49,19 @@ class AttentionRecord(Protocol):
         ...
 
 
+
+class KeyProducts(NamedTuple):
+    """A query, its keys, and the products whose sum over D is their score."""
+
+    query: Tensor  # (Dq,)
+    keys: Tensor  # (S, Dk)
+    products: Tensor  # (S, D)
+    attends_to_all: bool = False  # no key is masked
+
+
 RecordAttention = Callable[[AttentionRecord], None]
-# Row of the batch, head and query -> query (Dq,), keys (S, Dk) and products (S, D); None: not known.
-GetProducts = Callable[[int, int, int], tuple[Tensor, Tensor, Tensor] | None]
+# Row of the batch, head and query -> its products; None: not known.
+GetProducts = Callable[[int, int, int], KeyProducts | None]
 
 
 class RecordingKernel(Protocol):
@@ -80,14 +90,22 @@ class DotProductRecord:
         return batch, heads, length, self.k.shape[2]
 
     @property
-    def num_bytes(self) -> int:
-        return count_bytes(self.q, self.k, self.layer_bias, self.bias.position_bias)
+    def tensors(self) -> list[Tensor]:
+        tensors = (self.q, self.k, self.layer_bias, self.bias.position_bias)
+        return [tensor for tensor in tensors if tensor is not None]
+
+    def compute_weights(self, heads: slice = ALL, rows: slice = ALL) -> Tensor:
+        return self.compute_scores(heads, rows).softmax(-1)
 
     @torch.no_grad()
-    def compute_weights(self, heads: slice = ALL, rows: slice = ALL) -> Tensor:
-        scores = (self.q[:, heads, rows] * self.scale) @ self.get_keys(heads).transpose(-1, -2)
-        bias = self.bias.get_score_bias(self.layer_bias, heads, rows)
-        return (scores if bias is None else scores + bias).softmax(-1)
+    def compute_scores(
+        self, heads: slice = ALL, rows: slice = ALL, columns: slice = ALL
+    ) -> Tensor:
+        """Return the scores with their bias (B, heads, rows, columns), whose softmax is the weights."""
+        keys = self.get_keys(heads)[:, :, columns]
+        scores = (self.q[:, heads, rows] * self.scale) @ keys.transpose(-1, -2)
+        bias = self.bias.get_score_bias(self.layer_bias, heads, rows, columns)
+        return scores if bias is None else scores + bias
 
     def get_keys(self, heads: slice) -> Tensor:
         """Return the keys of some heads: (B, heads, S, D); query heads may share them."""
@@ -128,8 +146,9 @@ class WeightsRecord:
         return batch, heads, length, num_keys
 
     @property
-    def num_bytes(self) -> int:
-        return count_bytes(self.weights, self.layer_bias, *self.inputs)
+    def tensors(self) -> list[Tensor]:
+        tensors = (self.weights, self.layer_bias, *self.inputs)
+        return [tensor for tensor in tensors if tensor is not None]
 
     def compute_weights(self, heads: slice = ALL, rows: slice = ALL) -> Tensor:
         return self.weights[:, heads, rows]
@@ -139,10 +158,10 @@ class WeightsRecord:
         vectors = self.get_products(batch_index, head, row)
         if vectors is None:
             return None
-        query, keys, products = vectors
+        query, keys, products, attends_to_all = vectors
         weights = self.weights[batch_index, head, row]
         biases: dict[str, Tensor] = {}
-        mask: Tensor | None = weights > 0  # a recurrent decoder has no bias
+        mask = None if attends_to_all else weights > 0  # a recurrent decoder has no bias
         if self.bias is not None:
             biases = collect_biases(self.bias, self.layer_bias, batch_index, head, row)
             mask = collect_mask(self.bias, batch_index, head, row)
@@ -181,5 +200,7 @@ def select_one(x: Tensor, batch_index: int, head: int) -> Tensor:
     return x[batch_index if len(x) > 1 else 0, 0]
 
 
-def count_bytes(*tensors: Tensor | None) -> int:
-    return sum(x.numel() * x.element_size() for x in tensors if x is not None)
+def count_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the memory of tensors, of those that share their storage once."""
+    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
+    return sum(storages.values())

@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from qkv.kernels.attention import repeat_heads
 from qkv.kernels.bias import AttentionBias
-from qkv.nn.attention_record import RecordAttention, WeightsRecord
+from qkv.nn.attention_record import KeyProducts, RecordAttention, WeightsRecord
 from qkv.nn.scores import build_score
 from qkv.nn.selections import SampleStatistics, build_selection
 from qkv.spec import AttentionSpec, RelativeXLSpec
@@ -83,12 +83,12 @@ class ScoredAttentionKernel(nn.Module):
 
     def get_products(
         self, q: Tensor, k: Tensor, batch_index: int, head: int, row: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> KeyProducts:
         """Return the query, the keys and the products of the score of one query."""
         query = q[batch_index, :, row : row + 1]  # (H, 1, D)
         keys = self.score.prepare_keys(repeat_heads(k[batch_index, None], q.shape[1])[0])
         products = self.score.compute_products(query, keys)  # (H, 1, S, D)
-        return query[head, 0], keys[head], products[head, 0]
+        return KeyProducts(query[head, 0], keys[head], products[head, 0])
 
 
 def check_relative_position(spec: AttentionSpec) -> None:

@@ -22,9 +22,6 @@ POSITION_TERMS = {
     "alibi": "position:ALiBi",
     "xl": "position:relative positions",
 }
-# The record of a recurrent decoder has no mask: keys without weight count as masked.
-HARD_RECURRENT = ("luong-additive-hard", "show-attend-tell-hard")
-ZEROS_COUNT_AS_MASKED = pytest.mark.xfail(reason="keys without weight count as masked")
 
 
 def get_parts(trace: Trace, path: str, head: int, row: int) -> dict[str, Tensor]:
@@ -101,13 +98,7 @@ def test_the_parts_add_up_to_the_score_and_the_weight(name: str) -> None:
             torch.testing.assert_close(weight[~is_masked], selected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=ZEROS_COUNT_AS_MASKED if name in HARD_RECURRENT else ())
-        for name in models.MODELS
-    ],
-)
+@pytest.mark.parametrize("name", models.MODELS)
 def test_the_score_is_nan_exactly_where_masked(name: str) -> None:
     """The mask is the rule of the pattern: no text here has padding."""
     trace = models.build_trace(name)

@@ -145,7 +145,7 @@ function openHeadView({ tools, body }, app) {
     const spec = focusSpec(attention, allHeads(attention), focus, isSmall ? tilesOf(attention, allHeads(attention), [0, 1], [0, 1])[0] : null);
     const block = weights.peek(spec);
     if (!block) {
-      weights.get(spec).then(requestDraw, app.reportError);
+      weights.wantNewest(spec, requestDraw, app.reportError);
       return null;
     }
     return { spec, block, values: readFocusWeights({ spec, block, focus, heads, filter: activeFilter(), queries, keys }) };

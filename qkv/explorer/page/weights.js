@@ -28,6 +28,8 @@ export function createWeightStore(load) {
   const running = new Map();
   let bytes = 0;
   let wanted = [];
+  let newest = null; // the focused token's block, while another one is fetched
+  let isFetchingNewest = false;
 
   function keep(key, block) {
     blocks.set(key, block);
@@ -60,6 +62,16 @@ export function createWeightStore(load) {
     }
   }
 
+  async function fetchNewest(store) {
+    isFetchingNewest = true;
+    while (newest) {
+      const { spec, onArrival, onError } = newest;
+      newest = null;
+      await store.get(spec).then(onArrival, onError);
+    }
+    isFetchingNewest = false;
+  }
+
   return {
     /** The block if it is here, else undefined. */
     peek(spec) {
@@ -86,6 +98,11 @@ export function createWeightStore(load) {
         else if (!blocks.has(key)) wanted.push({ spec, key, onArrival, onError });
       }
       startWanted();
+    },
+    /** Fetch this block unless another one is wanted in its place before it starts: for what follows the pointer. */
+    wantNewest(spec, onArrival, onError) {
+      newest = { spec, onArrival, onError };
+      if (!isFetchingNewest) fetchNewest(this);
     },
     /** A promise of all weights of some heads, fetched in strips of rows that the server allows. */
     async getWhole({ path, heads, headCount, shape: [queryCount, keyCount], isRollout }) {

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from qkv.nn.attention_record import GetProducts, RecordAttention, WeightsRecord
+from qkv.nn.attention_record import GetProducts, KeyProducts, RecordAttention, WeightsRecord
 from qkv.nn.cache import Cache
 from qkv.nn.recurrent.rows import TextRows
 from qkv.nn.scores import build_score
@@ -140,11 +140,13 @@ class RecurrentAttention(nn.Module):
         return SourceKeys(self.score.prepare_keys(values), values, mask)
 
     def get_products(
-        self, query: Tensor, keys: Tensor, batch_index: int, head: int, row: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return a query (N, T, W), its keys (N, S, K) and the products of their score."""
-        one, keys = query[batch_index, row : row + 1], keys[batch_index]
-        return one[0], keys, self.score.compute_products(one, keys)[0]
+        self, query: Tensor, source: SourceKeys, batch_index: int, head: int, row: int
+    ) -> KeyProducts:
+        """Return one of the queries (N, T, W), its keys and the products of their score."""
+        one, keys = query[batch_index, row : row + 1], source.keys[batch_index]
+        products = self.score.compute_products(one, keys)[0]
+        attends_to_all = source.mask is None and isinstance(self.pattern, Full)
+        return KeyProducts(one[0], keys, products, attends_to_all)
 
     def forward(self, query: Tensor, positions: Tensor, source: SourceKeys) -> Attended:
         """Attend with queries (N, T, W) at target positions (N|1, T)."""

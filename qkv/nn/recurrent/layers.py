@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.nn.attention_record import KeyProducts
 from qkv.nn.cache import Cache, KVCache, RecurrentState
 from qkv.nn.recurrent.attention import WeightsRecorder
 from qkv.nn.recurrent.cells import RecurrentCell, State
@@ -167,10 +168,10 @@ class IntraAttentionLayer(nn.Module):
 
     def get_products(
         self, tape: Tape, batch_index: int, head: int, row: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> KeyProducts:
         """Return a query, all keys and the products of their score; later keys are masked."""
         query, keys = tape.queries[row][batch_index], tape.read("keys")[batch_index]
-        return query, keys, self.score.compute_products(query[None], keys)[0]
+        return KeyProducts(query, keys, self.score.compute_products(query[None], keys)[0])
 
 
 AnyLayer = RecurrentLayer | IntraAttentionLayer

@@ -284,7 +284,7 @@ class RecurrentStack(nn.Module):
         recorder(
             attended.weights,
             *places,
-            partial(self.cross_attention.get_products, attended.query, start.source.keys),
+            partial(self.cross_attention.get_products, attended.query, start.source),
         )
         out = {}
         if "attention_coverage" in batch.extra_outputs:
