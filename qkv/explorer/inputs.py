@@ -165,7 +165,8 @@ class InputBuilder:
         """Raise ValueError unless the model reads what is given, and something that it reads is."""
         accepted = self.describe_inputs()
         for name in accepted:
-            if not accepted[name] and getattr(user_input, name) not in (None, ""):
+            value = getattr(user_input, name)
+            if not accepted[name] and value is not None and not (isinstance(value, str) and not value):
                 reads = " and ".join(other for other in accepted if accepted[other])
                 raise ValueError(
                     f"{name}: this model ({self.model.family.name}) reads {reads}; leave it out"

@@ -5,6 +5,7 @@ H heads, T queries, S keys."""
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from qkv.pictures.candidates import CandidateStep, TokenCandidate, render_candid
 from qkv.pictures.heads import render_heads_svg
 from qkv.pictures.image_weights import render_image_weights_svg
 from qkv.pictures.matrix import WeightMatrix, render_matrices_svg
-from qkv.pictures.model_grid import render_model_grid_svg
+from qkv.pictures.model_grid import MAX_THUMBNAIL_CELLS, render_model_grid_svg
 from qkv.pictures.neurons import render_neurons_svg
 from qkv.pictures.pattern_masks import render_pattern_masks_svg
 from qkv.pictures.token_text import format_token, make_visible
@@ -125,13 +126,22 @@ def draw_head_view(picture: PictureInput) -> str:
 
 def draw_model_view(picture: PictureInput) -> str:
     kind = picture.info.kind, picture.info.stack
-    layers = [
-        (f"layer {info.layer}", picture.trace.compute_weights(info.path, range(info.heads), WHOLE, WHOLE))
+    infos = [
+        info
         for info in picture.trace.attentions.values()
         if (info.kind, info.stack) == kind
-    ]  # fmt: skip
+    ]
+    size = max(max(info.shape) for info in infos)
+    pool = math.ceil(size / MAX_THUMBNAIL_CELLS)
+    layers = [
+        (
+            f"layer {info.layer}",
+            picture.trace.compute_weights(info.path, range(info.heads), WHOLE, WHOLE, pool),
+        )
+        for info in infos
+    ]
     name = "cross-attention" if picture.info.kind == "cross" else "self-attention"
-    return render_model_grid_svg(picture.name, f"{picture.info.stack} {name}", layers)
+    return render_model_grid_svg(picture.name, f"{picture.info.stack} {name}", layers, pool)
 
 
 def draw_matrix_view(picture: PictureInput) -> str:
@@ -224,7 +234,10 @@ def draw_patterns_view(picture: PictureInput) -> str:
         )
     for layer in layers:
         key = layer.pattern, layer.mask.numpy().tobytes()
-        masks.setdefault(key, (f"{layer.pattern}: {layer.path}", layer.mask.bool()))
+        name = f"{layer.pattern}: {layer.path}"
+        if layer.scale > 1:
+            name += f" (a cell: {layer.scale} × {layer.scale} tokens)"
+        masks.setdefault(key, (name, layer.mask.bool()))
         if layer.bias is not None:
             curve = layer.bias.name, layer.bias.distances, layer.bias.values
             curves.setdefault(layer.bias.values.numpy().tobytes(), curve)

@@ -14,7 +14,7 @@ from qkv.nn.attention_record import ScoreTerms
 # Sums of products of query and key, else of other terms, such as those of additive attention.
 PRODUCTS, CONTRIBUTIONS = "products", "contributions"
 POSITION_PREFIX = "position:"
-POSITION_NAMES = {"t5": "T5 bias", "alibi": "ALiBi", "xl": "relative positions"}
+POSITION_NAMES = {"t5": "T5 relative position bias", "alibi": "ALiBi", "xl": "relative positions"}
 
 
 class ScorePart(NamedTuple):

@@ -36,23 +36,25 @@ GRID_RULES: StyleRules = {
 }
 
 
-def render_model_grid_svg(title: str, subtitle: str, layers: Sequence[tuple[str, Tensor]]) -> str:
+def render_model_grid_svg(
+    title: str, subtitle: str, layers: Sequence[tuple[str, Tensor]], pool: int = 1
+) -> str:
     """Return the text of an SVG file with a thumbnail of every head.
 
-    `layers` are names and weights (H, T, S). A thumbnail has at most 64 × 64 cells; for more tokens a
-    cell is the largest weight of its block."""
+    `layers` are names and weights (H, T, S), or the largest weight of each block of `pool` × `pool`. A
+    thumbnail has at most 64 × 64 cells; for more weights a cell is the largest one of its block."""
     if not layers:
         raise ValueError("no layers; expected at least one")
     for name, weights in layers:
         axes = ("heads", "queries", "keys")
         check_tensor_shape(f"weights of {name}", weights, (None, None, None), axes)
     drawing = draw_model_grid(
-        [(name, to_float_cpu(weights).nan_to_num(0)) for name, weights in layers]
+        [(name, to_float_cpu(weights).nan_to_num(0)) for name, weights in layers], pool
     )
     return render_page_svg(title, subtitle, drawing, "model-grid", GRID_RULES)
 
 
-def draw_model_grid(layers: Sequence[tuple[str, Tensor]]) -> SvgDrawing:
+def draw_model_grid(layers: Sequence[tuple[str, Tensor]], pool: int) -> SvgDrawing:
     """Draw the numbers of the heads, the rows of thumbnails, and a legend."""
     names = [format_token(name) for name, _ in layers]
     pooled = [pool_to_thumbnails(weights) for _, weights in layers]
@@ -67,18 +69,19 @@ def draw_model_grid(layers: Sequence[tuple[str, Tensor]]) -> SvgDrawing:
         width, height = measure_thumbnail(cells, cell)
         parts.append(draw_svg_text(left - 12, y + height / 2 + 4, name, "", "end"))
         for head in range(len(cells)):
-            heading = f"{name}, head {head}: {summarize_weights(weights[head])}"
+            heading = f"{name}, head {head}: {summarize_weights(weights[head], pool)}"
             parts.append(draw_thumbnail(heading, cells[head], left + step * head, y, width, height))
         y += height + THUMBNAIL_GAP
     parts.append(draw_weight_legend(0, y + 8))
     y += 36
-    notes = ["A row of a thumbnail is a query, a column a key.", *describe_pooling(pooled)]
+    notes = ["A row of a thumbnail is a query, a column a key.", *describe_pooling(pooled, pool)]
     for note in notes:
         parts.append(draw_svg_text(0, y, note, "small"))
         y += 16
     right = max(left + step * most_heads, *(measure_label(note, SMALL_SIZE) for note in notes))
     descriptions = [
         f"{name}: {weights.shape[0]} heads, {weights.shape[1]} queries, {weights.shape[2]} keys"
+        + (f", in blocks of {pool}" if pool > 1 else "")
         for name, (_, weights) in zip(names, layers, strict=True)
     ]
     return SvgDrawing(right, y - 8, "\n".join(parts), join_descriptions(descriptions))
@@ -117,14 +120,19 @@ def pool_to_thumbnails(weights: Tensor) -> tuple[Tensor, tuple[int, int]]:
     return pooled, block
 
 
-def describe_pooling(pooled: Sequence[tuple[Tensor, tuple[int, int]]]) -> list[str]:
+def describe_pooling(pooled: Sequence[tuple[Tensor, tuple[int, int]]], pool: int) -> list[str]:
     """Return a note on the blocks of weights, if there are any."""
-    blocks = dict.fromkeys(block for _, block in pooled if block != (1, 1))
-    sizes = " or ".join(f"{rows} × {columns}" for rows, columns in blocks)
-    return [f"A cell is the largest of a block of {sizes} weights."] if blocks else []
+    blocks = dict.fromkeys((rows * pool, columns * pool) for _, (rows, columns) in pooled)
+    sizes = " or ".join(f"{rows} × {columns}" for rows, columns in blocks if (rows, columns) != (1, 1))
+    return [f"A cell is the largest of a block of {sizes} weights."] if sizes else []
 
 
-def summarize_weights(weights: Tensor) -> str:
-    """Return the largest of the weights (T, S) and where it is."""
+def summarize_weights(weights: Tensor, pool: int) -> str:
+    """Return the largest of the weights (T, S) and where it is, or the block in which it is."""
     query, key = divmod(int(weights.argmax()), weights.shape[1])
-    return f"largest weight {format_weight(float(weights[query, key]))}, query {query}, key {key}"
+    names = (("query", query), ("key", key))
+    places = [
+        f"{name} {index}" if pool == 1 else f"{name} {index * pool} to {(index + 1) * pool - 1}"
+        for name, index in names
+    ]
+    return f"largest weight {format_weight(float(weights[query, key]))}, {', '.join(places)}"

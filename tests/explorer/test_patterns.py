@@ -9,15 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from qkv.explorer.patterns import list_layer_masks
+import qkv
+from qkv.explorer.patterns import build_mask, choose_scale, list_layer_masks
 from qkv.nn.transformer import Stack
+from qkv.spec import Banded, Local, Strided, causal, full
+from qkv.spec.patterns import Chunk, ChunkEnds, MemoryWindow
 from tests.explorer import models
 from tests.explorer.test_score_parts import get_parts, is_visible
 from tests.support.errors import assert_error
 
-SIZE = 8
+SIZE = 16  # cells: three windows of the tiny models
+MEMORY = 5  # of the tiny models
 BIASED = ("t5", "switch", "bert-t5", "bert-alibi")
-NAMES = {"t5": "T5 bias", "switch": "T5 bias", "bert-t5": "T5 bias", "bert-alibi": "ALiBi"}
+T5_NAME = "T5 relative position bias"
+NAMES = {"t5": T5_NAME, "switch": T5_NAME, "bert-t5": T5_NAME, "bert-alibi": "ALiBi"}
 
 
 @pytest.mark.parametrize("name", models.MODELS)
@@ -31,7 +36,7 @@ def test_masks_are_those_of_the_rule(name: str) -> None:
     ]
     assert [*dict.fromkeys(layer.path for layer in masks)] == paths
     for layer in masks:
-        memory = 4 if name.startswith(("transformer-xl", "xlnet")) else 0
+        memory = MEMORY if name.startswith(("transformer-xl", "xlnet")) else 0
         memory = 0 if name == "transformer-xl-none" else memory
         assert layer.memory == memory
         expected = [
@@ -86,8 +91,9 @@ def test_bias_curves_are_what_is_added_to_the_scores(name: str) -> None:
             continue
         assert layer.bias is not None
         assert layer.bias.name == NAMES[name]
-        assert layer.bias.distances == (*range(-SIZE, SIZE + 1),)
-        assert layer.bias.values.shape == (heads, 2 * SIZE + 1)
+        last = SIZE if name == "bert-alibi" else max(SIZE, trace.model.args.get("relative_attention_max_distance", 128))
+        assert layer.bias.distances == (*range(-last, last + 1),)
+        assert layer.bias.values.shape == (heads, 2 * last + 1)
         assert layer.bias.values.std() > 1e-2
         for head in range(heads):
             for row in (0, 3, num_queries - 1):
@@ -102,6 +108,34 @@ def test_bias_curves_are_what_is_added_to_the_scores(name: str) -> None:
 )
 def test_positions_that_are_not_added_have_no_curves(name: str) -> None:
     assert {layer.bias for layer in list_layer_masks(models.build_model(name), SIZE)} == {None}
+
+
+@pytest.mark.parametrize("window", [4, 5, 100])
+@pytest.mark.parametrize("name", ["banded", "strided", "local", "chunks"])
+def test_a_wide_window_is_drawn_in_blocks(name: str, window: int) -> None:
+    """A cell is filled if some query of its rows may attend to some key of its columns."""
+    patterns = {
+        "banded": Banded(window),
+        "strided": Strided(window),
+        "local": Local(window),
+        "chunks": Chunk(window) | ChunkEnds(window, 1),
+    }
+    scale = choose_scale(patterns[name], SIZE)
+    assert (scale - 1) * SIZE < 3 * window <= scale * SIZE
+    mask = build_mask(patterns[name], SIZE, 0, scale)
+    positions = torch.arange(SIZE * scale)
+    whole = patterns[name](positions[:, None], positions)
+    blocks = whole.view(SIZE, scale, SIZE, scale).any(3).any(1)
+    assert torch.equal(mask.bool(), blocks)
+    assert 0.1 < mask.float().mean() < 0.9
+
+
+def test_patterns_without_a_window_are_drawn_by_token() -> None:
+    for pattern in (full, causal, MemoryWindow()):
+        assert choose_scale(pattern, SIZE) == 1
+    assert choose_scale(causal & Local(40), SIZE) == choose_scale(Local(40), SIZE) == 8
+    layers = list_layer_masks(qkv.build("gpt3", width=16, depth=2, heads=2), SIZE)
+    assert [(layer.pattern, layer.scale) for layer in layers] == [("causal", 1), ("banded(256)", 48)]
 
 
 def test_recurrent_models_have_no_masks() -> None:

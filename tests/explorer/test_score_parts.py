@@ -18,7 +18,7 @@ from tests.explorer.test_trace import look
 from tests.support.errors import assert_error
 
 POSITION_TERMS = {
-    "t5": "position:T5 bias",
+    "t5": "position:T5 relative position bias",
     "alibi": "position:ALiBi",
     "xl": "position:relative positions",
 }

@@ -91,6 +91,16 @@ def test_many_weights_are_pooled(
     assert (note in svg) == (block != (1, 1))
 
 
+def test_weights_that_are_blocks_already() -> None:
+    svg = render_model_grid_svg("x", "", [("layer", make_weights(1, 100, 50))], pool=16)
+    assert "A cell is the largest of a block of 32 × 16 weights." in svg
+    ((title, _),) = list_thumbnails(parse_page(svg)).items()
+    assert re.search(r"query (\d+) to (\d+), key (\d+) to (\d+)$", title)
+    first, last = map(int, re.findall(r"query (\d+) to (\d+)", title)[0])
+    assert (first % 16, last - first) == (0, 15)
+    assert "100 queries, 50 keys, in blocks of 16" in svg
+
+
 def test_a_png_has_the_colors_of_light_pages() -> None:
     """resvg ignores @media: the images of dark pages are hidden by their attribute."""
     weights = torch.tensor([[[0.0, 1.0]]])

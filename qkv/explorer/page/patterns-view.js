@@ -56,12 +56,13 @@ function layerList(group) {
 }
 
 function createCard(group) {
-  const [{ attention, pattern, mask, keys, memory }] = group;
+  const [{ attention, pattern, mask, keys, memory, scale }] = group;
   const name = `${kindName(attention)}, ${layerList(group)}`;
   const canvas = create("canvas", { class: "mask", role: "img", "aria-label": `Mask of ${name}: ${pattern}` });
   drawMask(canvas, Uint8Array.from(atob(mask), character => character.charCodeAt(0)), keys, memory);
   return create("figure", { class: "card" }, canvas, create("figcaption", {}, create("strong", { text: pattern }), create("br"), name,
-    memory ? create("span", { class: "faint", text: ` (the first ${memory} columns are memory)` }) : null));
+    memory ? create("span", { class: "faint", text: ` (the first ${memory} columns are memory)` }) : null,
+    scale > 1 ? create("span", { class: "faint", text: ` (a cell: ${scale} × ${scale} tokens)` }) : null));
 }
 
 function drawMask(canvas, mask, keys, memory) {
