@@ -1,4 +1,4 @@
-"""The explorer over HTTP: a Starlette application of one page and a few questions.
+"""The explorer over HTTP: a Starlette application of one page and the endpoints that it asks.
 
 Every request carries the token of the session; other hosts and origins are refused, so that no other
 page in the browser can ask. Weights are answered in binary."""
@@ -24,6 +24,7 @@ from qkv.explorer.images import MAX_UPLOAD_BYTES
 from qkv.explorer.page import render_page
 from qkv.memory import is_memory_error
 
+HTTP_PORT = 80
 POLICY_VIOLATION = 1008  # of WebSocket
 MAX_BODY_BYTES = 2**20  # of a request with texts
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -35,7 +36,7 @@ SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
-READ = ("weights", "neurons", "patterns")  # questions without a body
+GET_ENDPOINTS = ("weights", "neurons", "patterns")  # whose requests have no body
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -88,7 +89,7 @@ def create_app(
 
         return endpoint
 
-    questions = {
+    endpoints = {
         "trace": answer_json(explorer.trace),
         "step": answer_json(explorer.step),
         "beams": answer_json(explorer.beams),
@@ -98,8 +99,8 @@ def create_app(
         "patterns": get_patterns,
     }
     routes = [
-        Route(f"/api/{name}", answer_errors(endpoint), methods=["GET" if name in READ else "POST"])
-        for name, endpoint in questions.items()
+        Route(f"/api/{name}", answer_errors(endpoint), methods=["GET" if name in GET_ENDPOINTS else "POST"])
+        for name, endpoint in endpoints.items()
     ]
     app = Starlette(routes=[Route("/", show_page), *routes])
     return RequestGuard(app, token, allowed_hosts)
@@ -146,8 +147,9 @@ class RequestGuard:
 
 
 def list_loopback_hosts(port: int) -> frozenset[str]:
-    """Return the values of the Host header of requests to this machine."""
-    return frozenset(f"{name}:{port}" for name in LOOPBACK_NAMES)
+    """Return the values of the Host header of requests to this machine; browsers leave out port 80."""
+    hosts = frozenset(f"{name}:{port}" for name in LOOPBACK_NAMES)
+    return hosts | {*LOOPBACK_NAMES} if port == HTTP_PORT else hosts
 
 
 async def read_body(request: Request, limit: int) -> bytes:

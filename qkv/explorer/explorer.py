@@ -1,4 +1,4 @@
-"""Explorer: answers the questions of the page about one or two models. Does not depend on HTTP.
+"""Explorer: answers the requests of the page about one or two models. Does not depend on HTTP.
 
 Traces are kept for the requests that follow; the oldest ones go when their records need too much
 memory. The page asks for a trace again that is gone."""
@@ -66,7 +66,7 @@ class Explorer:
         self.other = other
         self.traces: OrderedDict[str, Trace] = OrderedDict()
         self.images: OrderedDict[str, ImageInput] = OrderedDict()
-        self.numbers = itertools.count(1)
+        self.trace_ids = itertools.count(1)
         self.lock = threading.Lock()  # a model runs one request at a time
 
     def describe_model(self) -> dict[str, Any]:
@@ -98,6 +98,7 @@ class Explorer:
         if user_input.text.strip() or user_input.image is not None:
             trace = Trace(self.main.inputs.model, self.main.inputs.build(user_input))
             settings.check(trace)
+            config["target"] = user_input.target
             config["state"] = settings.build_state(trace)
             config["trace"] = self.keep(trace, user_input)
         return config
@@ -155,28 +156,28 @@ class Explorer:
         )
 
     def keep(self, trace: Trace, user_input: UserInput) -> dict[str, Any]:
-        """Keep a trace for later requests, and return its description with its number."""
-        number = str(next(self.numbers))
-        self.traces[number] = trace
+        """Keep a trace for later requests, and return its description with its id."""
+        trace_id = str(next(self.trace_ids))
+        self.traces[trace_id] = trace
         while len(self.traces) > 1 and (
             len(self.traces) > MAX_TRACES
             or sum(trace.num_bytes for trace in self.traces.values()) > MAX_RECORD_BYTES
         ):
             self.traces.popitem(last=False)
         texts = {"text": user_input.text, "text_pair": user_input.text_pair}
-        return trace.to_json() | texts | {"trace": number}
+        return trace.to_json() | texts | {"trace_id": trace_id}
 
-    def get_trace(self, number: str) -> Trace:
-        if number not in self.traces:
-            raise UnknownTraceError(f"trace {number[:20]!r} is not known; send the text again")
-        self.traces.move_to_end(number)
-        return self.traces[number]
+    def get_trace(self, trace_id: str) -> Trace:
+        if trace_id not in self.traces:
+            raise UnknownTraceError(f"trace_id {trace_id[:20]!r} is not known; send the text again")
+        self.traces.move_to_end(trace_id)
+        return self.traces[trace_id]
 
     @torch.no_grad()
     def weights(self, query: Mapping[str, str]) -> Tensor:
         """Return weights as uint16 (heads, rows, columns)."""
         with self.lock:
-            trace = self.get_trace(query.get("trace", ""))
+            trace = self.get_trace(query.get("trace_id", ""))
             path = query.get("path", "")
             trace.check_path(path)
             num_heads, num_queries, num_keys = trace.shapes[path]
@@ -209,7 +210,7 @@ class Explorer:
     def neurons(self, query: Mapping[str, str]) -> tuple[float, list[ScorePart]]:
         """Return the scale, and how the weights of one query come about."""
         with self.lock:
-            trace = self.get_trace(query.get("trace", ""))
+            trace = self.get_trace(query.get("trace_id", ""))
             path = query.get("path", "")
             trace.check_path(path)
             num_heads, num_queries, _ = trace.shapes[path]
@@ -247,4 +248,6 @@ def describe_layers(model: Model) -> str:
 
 def quantize_weights(weights: Tensor) -> Tensor:
     """Return weights of 0 to 1 as uint16."""
+    if weights.isnan().any():
+        raise ValueError("the attention weights are NaN, expected numbers: check the model's weights")
     return (weights.clamp(0, 1) * FULL_WEIGHT).round().to(torch.uint16)

@@ -27,8 +27,8 @@ from tests.support.model_folders import DEEP_JSON
 PORT = 8123
 ORIGIN = f"http://127.0.0.1:{PORT}"
 TOKEN = "a-secret-token"
-GET_QUESTIONS = ("weights", "neurons", "patterns")
-POST_QUESTIONS = ("trace", "step", "beams", "image")
+GET_ENDPOINTS = ("weights", "neurons", "patterns")
+POST_ENDPOINTS = ("trace", "step", "beams", "image")
 PATH = "encoder.layers.1.attention"
 
 
@@ -41,16 +41,16 @@ class Client(TestClient):
         self.params = {"token": TOKEN}
         self.explorer = explorer
 
-    def ask(self, question: str, body: Any = None, **query: str) -> Any:
-        """Return the answer to a question: of a body or of a query."""
-        if question in GET_QUESTIONS:
-            return self.get(f"/api/{question}", params=query)
-        return self.post(f"/api/{question}", json=body)
+    def ask(self, endpoint: str, body: Any = None, **query: str) -> Any:
+        """Return the answer of an endpoint: of a body or of a query."""
+        if endpoint in GET_ENDPOINTS:
+            return self.get(f"/api/{endpoint}", params=query)
+        return self.post(f"/api/{endpoint}", json=body)
 
     def get_trace(self, **body: Any) -> str:
         response = self.ask("trace", {"text": models.TEXT} | body)
         assert response.status_code == 200, response.text
-        return str(response.json()["trace"])
+        return str(response.json()["trace_id"])
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +113,14 @@ def test_trace_and_weights(bert: Client) -> None:
     assert (info["path"], info["heads"]) == (PATH, 4)
     count = len(description["sequences"]["encoder"]["tokens"])
     assert info["shape"] == [count, count]
-    query = {"trace": description["trace"], "path": PATH}
+    query = {"trace_id": description["trace_id"], "path": PATH}
     response = bert.ask("weights", **query, heads="0-3", rows="1:4", columns="2:9")
     assert response.headers["content-type"] == "application/octet-stream"
     assert_secure(response)
     shape = [int(size) for size in response.headers["x-shape"].split(",")]
     assert shape == [4, 3, 7]
     weights = np.frombuffer(response.content, "<u2").reshape(shape)
-    trace = bert.explorer.traces[description["trace"]]
+    trace = bert.explorer.traces[description["trace_id"]]
     exact = trace.compute_weights(PATH, range(4), slice(1, 4), slice(2, 9))
     np.testing.assert_allclose(weights / 65_535, exact.numpy(), rtol=0, atol=1e-5)
     first_head = bert.ask("weights", **query, heads="0")
@@ -129,7 +129,7 @@ def test_trace_and_weights(bert: Client) -> None:
 
 
 def test_neurons(bert: Client) -> None:
-    response = bert.ask("neurons", trace=bert.get_trace(), path=PATH, head="1", row="2")
+    response = bert.ask("neurons", trace_id=bert.get_trace(), path=PATH, head="1", row="2")
     assert response.headers["content-type"] == "application/octet-stream"
     assert_secure(response)
     parts = json.loads(response.headers["x-parts"])
@@ -155,7 +155,7 @@ def test_neurons(bert: Client) -> None:
 
 def test_masked_scores_are_nan_in_binary(gpt2: Client) -> None:
     number = gpt2.get_trace()
-    response = gpt2.ask("neurons", trace=number, path="decoder.layers.0.attention", row="1")
+    response = gpt2.ask("neurons", trace_id=number, path="decoder.layers.0.attention", row="1")
     parts = json.loads(response.headers["x-parts"])
     values = np.frombuffer(response.content, "<f4")
     count = parts[-1]["shape"][0]
@@ -170,7 +170,7 @@ def test_steps_beams_and_patterns(gpt2: Client) -> None:
     assert len(step["candidates"]) == 12
     following = gpt2.ask("step", {"text": "the cat", "token_ids": [step["next"]]}).json()
     assert following["tokens"][0]["id"] == step["next"]
-    assert following["trace"] != step["trace"]
+    assert following["trace_id"] != step["trace_id"]
     tree = gpt2.ask("beams", {"text": "the cat", "num_beams": 2, "max_new_tokens": 3}).json()
     assert len(tree["steps"]) == len(tree["best"]) == 3
     masks = gpt2.ask("patterns", size="5").json()["attentions"]
@@ -203,35 +203,35 @@ def test_images_that_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- wrong values ---
 
 
-@pytest.mark.parametrize("question", WRONG_PLACES)
-def test_wrong_parameters_are_refused(question: str, bert: Client) -> None:
-    query = {"trace": bert.get_trace(), "path": PATH}
-    for name, values in WRONG_PLACES[question].items():
+@pytest.mark.parametrize("endpoint", WRONG_PLACES)
+def test_wrong_parameters_are_refused(endpoint: str, bert: Client) -> None:
+    query = {"trace_id": bert.get_trace(), "path": PATH}
+    for name, values in WRONG_PLACES[endpoint].items():
         for value in values:
-            reason = assert_reason(bert.ask(question, **(query | {name: value})), 400)
+            reason = assert_reason(bert.ask(endpoint, **(query | {name: value})), 400)
             assert name in reason
-    assert bert.ask(question, **query).status_code == 200
+    assert bert.ask(endpoint, **query).status_code == 200
 
 
-@pytest.mark.parametrize("question", WRONG_BODIES)
-def test_wrong_bodies_are_refused(question: str, bert: Client, gpt2: Client) -> None:
-    client = bert if question == "trace" else gpt2
-    for name, values in WRONG_BODIES[question].items():
+@pytest.mark.parametrize("endpoint", WRONG_BODIES)
+def test_wrong_bodies_are_refused(endpoint: str, bert: Client, gpt2: Client) -> None:
+    client = bert if endpoint == "trace" else gpt2
+    for name, values in WRONG_BODIES[endpoint].items():
         for value in values:
             content = json.dumps({"text": "the cat", name: value})  # NaN and Infinity, too
-            assert_reason(client.post(f"/api/{question}", content=content), 400)
-    assert client.ask(question, {"text": "the cat"}).status_code == 200
+            assert_reason(client.post(f"/api/{endpoint}", content=content), 400)
+    assert client.ask(endpoint, {"text": "the cat"}).status_code == 200
 
 
 def test_forgotten_traces_are_not_found(bert: Client) -> None:
     for number in ("0", "99999", "", "x" * 3000, "\ud800".encode("utf-8", "replace").decode()):
-        for question in ("weights", "neurons"):
-            reason = assert_reason(bert.ask(question, trace=number, path=PATH), 404)
+        for endpoint in ("weights", "neurons"):
+            reason = assert_reason(bert.ask(endpoint, trace_id=number, path=PATH), 404)
             assert "send the text again" in reason
     number = bert.get_trace()
-    assert bert.ask("weights", trace=number, path=PATH).status_code == 200
+    assert bert.ask("weights", trace_id=number, path=PATH).status_code == 200
     bert.explorer.traces.clear()
-    assert_reason(bert.ask("weights", trace=number, path=PATH), 404)
+    assert_reason(bert.ask("weights", trace_id=number, path=PATH), 404)
 
 
 NO_OBJECTS = {
@@ -242,12 +242,12 @@ NO_OBJECTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("question", ["trace", "step", "beams"])
+@pytest.mark.parametrize("endpoint", ["trace", "step", "beams"])
 @pytest.mark.parametrize("name", NO_OBJECTS)
 def test_bodies_that_are_no_json_objects_are_refused(
-    name: str, question: str, gpt2: Client
+    name: str, endpoint: str, gpt2: Client
 ) -> None:
-    response = gpt2.post(f"/api/{question}", content=NO_OBJECTS[name])
+    response = gpt2.post(f"/api/{endpoint}", content=NO_OBJECTS[name])
     assert "expected" in assert_reason(response, 400)
 
 
@@ -277,16 +277,16 @@ def test_hostile_texts_are_answered(gpt2: Client) -> None:
         assert response.json()["text"] == text
 
 
-@pytest.mark.parametrize("question", ["trace", "step", "beams"])
-def test_bodies_that_are_too_large_are_refused(question: str, gpt2: Client) -> None:
+@pytest.mark.parametrize("endpoint", ["trace", "step", "beams"])
+def test_bodies_that_are_too_large_are_refused(endpoint: str, gpt2: Client) -> None:
     def stream() -> Iterator[bytes]:
         for _ in range(40):
             yield b" " * 2**16
 
     for content in (b" " * (2**20 + 1), stream()):
-        reason = assert_reason(gpt2.post(f"/api/{question}", content=content), 413)
+        reason = assert_reason(gpt2.post(f"/api/{endpoint}", content=content), 413)
         assert "1,048,576 bytes; send less" in reason
-    assert_reason(gpt2.post(f"/api/{question}", content=b" " * 2**20), 400)  # not JSON, but read
+    assert_reason(gpt2.post(f"/api/{endpoint}", content=b" " * 2**20), 400)  # not JSON, but read
 
 
 # --- who may ask ---
@@ -295,8 +295,8 @@ def test_bodies_that_are_too_large_are_refused(question: str, gpt2: Client) -> N
 def list_requests() -> list[tuple[str, str]]:
     return [
         ("GET", "/"), ("HEAD", "/"), ("GET", "/other"), ("POST", "/"),
-        *(("GET", f"/api/{question}") for question in GET_QUESTIONS),
-        *(("POST", f"/api/{question}") for question in POST_QUESTIONS),
+        *(("GET", f"/api/{endpoint}") for endpoint in GET_ENDPOINTS),
+        *(("POST", f"/api/{endpoint}") for endpoint in POST_ENDPOINTS),
     ]  # fmt: skip
 
 
@@ -364,8 +364,8 @@ def test_requests_of_other_pages_are_refused(origin: str, bert: Client) -> None:
 def test_other_methods_are_refused(method: str, bert: Client) -> None:
     allowed = {
         "/": ("GET", "HEAD"),
-        **{f"/api/{question}": ("GET", "HEAD") for question in GET_QUESTIONS},
-        **{f"/api/{question}": ("POST",) for question in POST_QUESTIONS},
+        **{f"/api/{endpoint}": ("GET", "HEAD") for endpoint in GET_ENDPOINTS},
+        **{f"/api/{endpoint}": ("POST",) for endpoint in POST_ENDPOINTS},
     }
     for path, methods in allowed.items():
         if method not in methods:
@@ -439,7 +439,7 @@ def test_requests_of_threads_do_not_mix(gpt2: Client) -> None:
     def work(number: int) -> tuple[str, Any, bytes]:
         text = texts[number % len(texts)]
         description = gpt2.ask("trace", {"text": text}).json()
-        query = {"trace": description["trace"], "path": path, "heads": "0-3"}
+        query = {"trace_id": description["trace_id"], "path": path, "heads": "0-3"}
         return text, description["sequences"], gpt2.ask("weights", **query).content
 
     expected = {text: (sequences, data) for text, sequences, data in map(work, range(4))}

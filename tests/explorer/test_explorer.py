@@ -22,14 +22,14 @@ from tests.support.errors import assert_error
 
 def ask(explorer: Explorer, text: str = models.TEXT, **body: Any) -> dict[str, str]:
     """Return the number of a new trace, as a part of later questions."""
-    return {"trace": explorer.trace({"text": text, **body})["trace"]}
+    return {"trace_id": explorer.trace({"text": text, **body})["trace_id"]}
 
 
 @pytest.mark.parametrize("name", ["bert", "t5", "transformer-xl"])
 def test_weights_are_those_of_look(name: str) -> None:
     explorer = models.build_explorer(name)
     number = ask(explorer, **({"target": models.TARGET} if name == "t5" else {}))
-    for path, expected in look(explorer.traces[number["trace"]]).items():
+    for path, expected in look(explorer.traces[number["trace_id"]]).items():
         query = number | {"path": path}
         heads, num_queries, num_keys = expected.shape
         every = explorer.weights(query | {"heads": f"0-{heads - 1}"})
@@ -46,7 +46,7 @@ def test_weights_are_those_of_look(name: str) -> None:
         assert every.shape == (heads, num_queries, num_keys)
     if name == "bert":
         rollout = explorer.weights(query | {"rollout": "1", "heads": "0-3"})
-        trace = explorer.traces[number["trace"]]
+        trace = explorer.traces[number["trace_id"]]
         exact = trace.compute_rollout(path, slice(None), slice(None))
         torch.testing.assert_close(rollout / 65_535, exact, rtol=0, atol=1e-5)
 
@@ -145,7 +145,7 @@ def test_wrong_bodies_are_refused(question: str, name: str, index: int) -> None:
 
 def test_unknown_traces() -> None:
     explorer = models.build_explorer("bert")
-    for query in ({}, {"trace": ""}, {"trace": "1"}, {"trace": "x" * 5000}):
+    for query in ({}, {"trace_id": ""}, {"trace_id": "1"}, {"trace_id": "x" * 5000}):
         for answer in (explorer.weights, explorer.neurons):
             with pytest.raises(UnknownTraceError, match="send the text again") as caught:
                 answer(query)
@@ -159,20 +159,20 @@ def test_the_oldest_traces_go(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = ask(explorer), ask(explorer, "a bird")
     explorer.weights(first | path)  # used later than the second
     third = ask(explorer, "the dog")
-    assert [*explorer.traces] == [first["trace"], third["trace"]]
+    assert [*explorer.traces] == [first["trace_id"], third["trace_id"]]
     assert_error(lambda: explorer.weights(second | path), "not known", error=UnknownTraceError)
-    num_bytes = explorer.traces[third["trace"]].num_bytes
+    num_bytes = explorer.traces[third["trace_id"]].num_bytes
     monkeypatch.setattr(explorer_module, "MAX_RECORD_BYTES", num_bytes)
     last = ask(explorer)  # alone needs more than the limit
-    assert [*explorer.traces] == [last["trace"]]
+    assert [*explorer.traces] == [last["trace_id"]]
     explorer.weights(last | path)
 
 
 def test_numbers_of_traces_are_never_used_again() -> None:
     explorer = models.build_explorer("bert")
-    numbers = [ask(explorer)["trace"] for _ in range(3)]
+    numbers = [ask(explorer)["trace_id"] for _ in range(3)]
     explorer.traces.clear()
-    assert ask(explorer)["trace"] not in numbers
+    assert ask(explorer)["trace_id"] not in numbers
 
 
 def test_answers_with_too_many_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_two_models() -> None:
     assert description["other_model"] == "albert"
     main, other = (explorer.trace({"text": "the cat", "model": name}) for name in ("main", "other"))
     assert [len(trace["attentions"]) for trace in (main, other)] == [2, 4]
-    assert main["trace"] != other["trace"]
+    assert main["trace_id"] != other["trace_id"]
 
 
 def test_descriptions_of_models() -> None:
@@ -247,7 +247,7 @@ def test_a_page_without_text_has_no_trace() -> None:
 def test_a_page_with_a_text_has_its_trace() -> None:
     settings = ViewSettings(view="matrix", layer=1, head=2, query=3, rollout=True)
     explorer, config = build_config("bert", UserInput(text="the cat", text_pair="sat"), settings)
-    assert config["trace"]["trace"] in explorer.traces
+    assert config["trace"]["trace_id"] in explorer.traces
     assert (config["trace"]["text"], config["trace"]["text_pair"]) == ("the cat", "sat")
     state = config["state"]
     assert state["view"] == "matrix"
@@ -255,6 +255,22 @@ def test_a_page_with_a_text_has_its_trace() -> None:
     assert (state["head"], state["focus"], state["rollout"]) == (2, "q3", True)
     wrong = ViewSettings(head=9)
     assert_error(lambda: build_config("bert", UserInput(text="a"), wrong), "head is 9")
+
+
+def test_weights_that_are_no_numbers_are_refused() -> None:
+    explorer = models.build_explorer("gpt2")
+    model = models.build_changed_model("gpt2", torch.float32)
+    torch.nn.init.constant_(next(model.net.parameters()), torch.nan)
+    explorer.main = NamedModel(name="broken", inputs=InputBuilder(model=model))
+    query = ask(explorer) | {"path": "decoder.layers.0.attention"}
+    assert_error(lambda: explorer.weights(query), "the attention weights are NaN")
+
+
+def test_the_page_keeps_the_target_of_its_user() -> None:
+    for target in (None, "sat"):
+        _, config = build_config("t5", UserInput(text="the cat", target=target))
+        assert config["target"] == target
+        assert config["trace"]["target"]
 
 
 def test_a_page_with_an_image(tmp_path: Path) -> None:
@@ -303,13 +319,13 @@ def test_threads_get_the_answers_of_one(monkeypatch: pytest.MonkeyPatch) -> None
         query = ask(explorer, text)
         expected[text] = [
             explorer.weights(query | {"path": path, "heads": "0-3"})
-            for path in explorer.traces[query["trace"]].shapes
+            for path in explorer.traces[query["trace_id"]].shapes
         ]
 
     def work(number: int) -> bool:
         text = texts[number % 3]
         query = ask(explorer, text)
-        paths = [*explorer.traces[query["trace"]].shapes]
+        paths = [*explorer.traces[query["trace_id"]].shapes]
         return all(
             torch.equal(explorer.weights(query | {"path": path, "heads": "0-3"}), weights)
             for path, weights in [*zip(paths, expected[text], strict=True)] * 2

@@ -85,12 +85,12 @@ def test_it_answers(process: tuple[subprocess.Popen[str], str]) -> None:
     status, page = fetch(address)
     assert status == 200
     assert b"<title>" in page
-    question = address.replace("/?", "/api/trace?")
-    status, answer = fetch(question, json.dumps({"text": "the cat"}).encode())
+    url = address.replace("/?", "/api/trace?")
+    status, answer = fetch(url, json.dumps({"text": "the cat"}).encode())
     assert status == 200
     assert len(json.loads(answer)["attentions"]) == DEPTH
-    assert fetch(question, b"{")[0] == 400
-    assert fetch(question[:-1], b"{}")[0] == 403
+    assert fetch(url, b"{")[0] == 400
+    assert fetch(url[:-1], b"{}")[0] == 403
     assert fetch(address, Host="evil.example")[0] == 403
     assert fetch(address, Upgrade="websocket", Connection="Upgrade")[0] != 101
     assert fetch(address)[0] == 200
@@ -125,7 +125,7 @@ def test_ctrl_c_stops_it(process: tuple[subprocess.Popen[str], str]) -> None:
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=30)
         assert time.monotonic() - start < STOP_SECONDS
-        assert search.result()[0] == 503
+        assert search.result()[0] in (200, 503)  # 200: it ended in the second that it is given
     assert running.returncode == 0
     assert "Traceback" not in out + err
     with pytest.raises(OSError, match="refused"):

@@ -78,6 +78,37 @@ def test_weights_are_those_of_look(name: str, monkeypatch: pytest.MonkeyPatch) -
         assert_equal_weights(trace.compute_weights(path, order, WHOLE, WHOLE), weights[order])
 
 
+def test_weights_of_some_keys_do_not_need_those_of_others() -> None:
+    """After the first keys of a head, the scores of the keys that are asked for are enough."""
+    model = models.build_tiny_model("gpt2", torch.float32, max_positions=512, depth=1, heads=2)
+    trace = Trace(model, InputBuilder(model=model).build(UserInput(text="the cat " * 64)))
+    (path,) = trace.shapes
+    expected = look(trace)[path]
+    length = trace.shapes[path][2]
+    for column in (3, 40, length - 1):
+        columns = slice(column, column + 1)
+        with record_largest() as largest:
+            weights = trace.compute_weights(path, [0, 1], WHOLE, columns)
+        assert_equal_weights(weights, expected[:, :, columns])
+        if column != 3:
+            assert largest.numel < 64 * length
+    keys = slice(5, 9)
+    assert_equal_weights(
+        trace.compute_mean_weights(path, slice(7, None), keys), expected[:, 7:, keys].mean(0)[None]
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_tiles_of_half_precision_are_those_of_whole_rows(dtype: torch.dtype) -> None:
+    model = models.build_tiny_model("t5", dtype)
+    trace = Trace(model, InputBuilder(model=model).build(UserInput(text="the cat", target="sat")))
+    for path, (heads, _, num_keys) in trace.shapes.items():
+        rows = trace.compute_weights(path, range(heads), WHOLE, WHOLE)
+        for key in range(num_keys):
+            column = trace.compute_weights(path, range(heads), WHOLE, slice(key, key + 1))
+            torch.testing.assert_close(column, rows[..., key : key + 1], rtol=0, atol=0.01)
+
+
 def pool_naively(weights: Tensor, pool: int) -> Tensor:
     """Return the largest weight of each block: (H, T, S) -> (H, T / pool, S / pool)."""
     _, num_rows, num_columns = weights.shape

@@ -164,11 +164,11 @@ function openGenerationView({ tools, body }, app) {
   /** The weights of a step; a step that the server has forgotten is computed again. */
   async function getWeights(step, parameters) {
     try {
-      return await app.api.getWeights({ trace: step.trace, ...parameters });
+      return await app.api.getWeights({ trace_id: step.trace_id, ...parameters });
     } catch (error) {
       if (error.status !== 404) throw error;
-      const { trace } = await getStep(step.tokens.map(({ id }) => id), true);
-      return app.api.getWeights({ trace, ...parameters });
+      const { trace_id } = await getStep(step.tokens.map(({ id }) => id), true);
+      return app.api.getWeights({ trace_id, ...parameters });
     }
   }
 

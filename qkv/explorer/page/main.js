@@ -31,7 +31,7 @@ function startPage() {
   const config = readConfig();
   const isEmbedded = config.mode === "embedded";
   const start = config.trace ?? {};
-  const base = { ...initialState(), text: start.text ?? "", pair: start.text_pair ?? "", image: config.image ?? "", ...config.state };
+  const base = { ...initialState(), text: start.text ?? "", pair: start.text_pair ?? "", target: config.target ?? "", image: config.image ?? "", ...config.state };
   const api = isEmbedded ? null : createApi(config.token);
   const app = { config, api, isEmbedded, state: readState(location.hash, base), trace: null, weights: null, change, remember, run, reportError, openView, traceOther, getPatterns, requestBody, link };
   const header = createHeader(app);
@@ -87,18 +87,18 @@ function startPage() {
     return { text, text_pair: pair || null, target: target || null, image: image || null };
   }
 
-  /** Returns `ask(get, parameters)` for a trace; a trace that the server has forgotten is computed again. */
-  function createAsker(trace, body) {
-    let id = trace.trace;
+  /** Returns `request(get, parameters)` for a trace; a trace that the server has forgotten is computed again. */
+  function createRequester(trace, body) {
+    let trace_id = trace.trace_id;
     let renewal = null;
     return async (get, parameters) => {
       try {
-        return await get({ trace: id, ...parameters });
+        return await get({ trace_id, ...parameters });
       } catch (error) {
         if (error.status !== 404) throw error;
-        renewal ??= api.postTrace(body).then(renewed => { id = renewed.trace; }).finally(() => { renewal = null; });
+        renewal ??= api.postTrace(body).then(renewed => { trace_id = renewed.trace_id; }).finally(() => { renewal = null; });
         await renewal;
-        return get({ trace: id, ...parameters });
+        return get({ trace_id, ...parameters });
       }
     };
   }
@@ -120,9 +120,9 @@ function startPage() {
   }
 
   function showServerTrace(trace, body) {
-    const ask = createAsker(trace, body);
-    app.getNeurons = parameters => ask(api.getNeurons, parameters);
-    showTrace(trace, createWeightStore(parameters => ask(api.getWeights, parameters)));
+    const request = createRequester(trace, body);
+    app.getNeurons = parameters => request(api.getNeurons, parameters);
+    showTrace(trace, createWeightStore(parameters => request(api.getWeights, parameters)));
   }
 
   function showEmbeddedTrace() {
@@ -149,8 +149,8 @@ function startPage() {
   async function traceOther() {
     const body = { ...requestBody(), model: "other" };
     const trace = await track(api.postTrace(body));
-    const ask = createAsker(trace, body);
-    return { trace, weights: createWeightStore(parameters => ask(api.getWeights, parameters)) };
+    const request = createRequester(trace, body);
+    return { trace, weights: createWeightStore(parameters => request(api.getWeights, parameters)) };
   }
 
   function showTrace(trace, weights) {
