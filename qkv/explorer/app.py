@@ -99,7 +99,11 @@ def create_app(
         "patterns": get_patterns,
     }
     routes = [
-        Route(f"/api/{name}", answer_errors(endpoint), methods=["GET" if name in GET_ENDPOINTS else "POST"])
+        Route(
+            f"/api/{name}",
+            answer_errors(endpoint),
+            methods=["GET" if name in GET_ENDPOINTS else "POST"],
+        )
         for name, endpoint in endpoints.items()
     ]
     app = Starlette(routes=[Route("/", show_page), *routes])

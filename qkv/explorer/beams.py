@@ -37,6 +37,7 @@ class BeamTree:
     best: tuple[int, ...]
     output: str
     score: float  # sum of log-probabilities over length to the power of the length penalty
+    notice: str | None = None  # what was cut, for the user
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -44,6 +45,7 @@ class BeamTree:
             "best": self.best,
             "output": self.output,
             "score": self.score,
+            "notice": self.notice,
         }
 
 
@@ -54,7 +56,7 @@ def search_beams(
     builder.check_generation(user_input)
     check_number("num_beams", num_beams, integer=True, at_least=2, at_most=MAX_BEAMS)
     check_number("max_new_tokens", max_new_tokens, integer=True, at_least=1, at_most=MAX_TREE_DEPTH)
-    task, request = build_request(builder, user_input)
+    task, request, notice = build_request(builder, user_input)
     settings = dict(num_beams=num_beams, num_return_sequences=1, do_sample=False)
     config = task.with_settings({**settings, "max_new_tokens": max_new_tokens}).generation_config
     net = view_in_evaluation_mode(builder.model.net)
@@ -81,18 +83,19 @@ def search_beams(
         best=find_path(nodes, token_ids),
         output=task.tokenizer.decode(token_ids, skip_special_tokens=True).strip(),
         score=results[0].score,
+        notice=notice,
     )
 
 
 def build_request(
     builder: InputBuilder, user_input: UserInput
-) -> tuple[GenerationTask[Any, Any], dict[str, Any]]:
-    """Return the task, and the arguments of its request to an engine."""
+) -> tuple[GenerationTask[Any, Any], dict[str, Any], str | None]:
+    """Return the task, the arguments of its request to an engine, and a notice if the text was cut."""
     if builder.architecture == "encoder-decoder":
         source = builder.encode_source(user_input)
-        return source.task, source.task.build_request(source.row)
-    prompt, _ = builder.encode_prompt(user_input)
-    return builder.complete_task, {"prompt": prompt}
+        return source.task, source.task.build_request(source.row), source.notice
+    prompt, notice = builder.encode_prompt(user_input)
+    return builder.complete_task, {"prompt": prompt}, notice
 
 
 def build_nodes(
@@ -102,17 +105,18 @@ def build_nodes(
     place_of_beam: dict[int, int] = {0: -1}
     nodes = []
     for step in steps:
+        texts = builder.labeler.get_different_texts([row.token_id for row in step])
         nodes.append(
             tuple(
                 BeamNode(
                     id=row.token_id,
-                    text=builder.labeler.get_text(row.token_id),
+                    text=text,
                     parent=place_of_beam[row.beam],
                     score=row.score,
                     is_kept=row.next_beam is not None or row.is_hypothesis,
                     is_finished=row.is_hypothesis,
                 )
-                for row in step
+                for row, text in zip(step, texts, strict=True)
             )
         )
         place_of_beam = {

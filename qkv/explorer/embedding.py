@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qkv.attention_weights import Paths
 from qkv.explorer.explorer import Explorer, quantize_weights
+from qkv.explorer.inputs import join_notices
 from qkv.explorer.patterns import list_layer_masks
 from qkv.explorer.score_parts import get_position_name
 from qkv.explorer.trace import WHOLE, Trace
@@ -20,13 +21,17 @@ from qkv.nn.attention_record import DotProductRecord
 MAX_PAGE_BYTES = 2**26  # of encoded arrays
 ENCODED_BYTES = 4 / 3  # characters of base64 per byte
 EMBEDDED_PATTERN_SIZE = 48
+ROUNDED_WEIGHTS = (
+    "The weights of this page are rounded to 8 bits, because its text is long: they differ from the "
+    "exact ones by at most 0.004."
+)
 
 
 def build_embedded_config(explorer: Explorer, trace: Trace, paths: Paths) -> dict[str, Any]:
     """Return the configuration of a page with some attentions, all if None.
 
-    The weights have 16 bits, or 8 in a page that would be too large; queries and keys are left out if
-    there is no room for them."""
+    The weights have 16 bits, or 8 in a page that would be too large, with a notice; queries and keys
+    are left out if there is no room for them."""
     selected = select_paths(trace, paths)
     num_weights = sum(count_weights(trace, path) for path in selected)
     limit = int(MAX_PAGE_BYTES / ENCODED_BYTES)
@@ -38,6 +43,8 @@ def build_embedded_config(explorer: Explorer, trace: Trace, paths: Paths) -> dic
         )
     vectors = VectorEncoder(trace, limit - num_weights * num_bytes)
     description = trace.to_json()
+    if num_bytes == 1:
+        description["notice"] = join_notices(description["notice"], ROUNDED_WEIGHTS)
     attentions = [info for info in description["attentions"] if info["path"] in selected]
     masks = list_layer_masks(trace.model, EMBEDDED_PATTERN_SIZE)
     return {
@@ -66,11 +73,12 @@ def count_weights(trace: Trace, path: str) -> int:
 
 
 def encode_weights(trace: Trace, path: str, num_bytes: int) -> Mapping[str, Any]:
-    """Return all weights of an attention as uint16 or uint8."""
+    """Return all weights of an attention as uint16, or their square roots as uint8: small weights
+    keep their size."""
     weights = trace.compute_weights(path, range(trace.shapes[path][0]), WHOLE, WHOLE)
     if num_bytes == 2:
         return encode_array(quantize_weights(weights))
-    return encode_array((weights.clamp(0, 1) * 255).round().to(torch.uint8))
+    return encode_array((weights.clamp(0, 1).sqrt() * 255).round().to(torch.uint8))
 
 
 def encode_array(array: Tensor) -> Mapping[str, Any]:

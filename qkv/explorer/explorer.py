@@ -249,5 +249,7 @@ def describe_layers(model: Model) -> str:
 def quantize_weights(weights: Tensor) -> Tensor:
     """Return weights of 0 to 1 as uint16."""
     if weights.isnan().any():
-        raise ValueError("the attention weights are NaN, expected numbers: check the model's weights")
+        raise ValueError(
+            "the attention weights are NaN, expected numbers: check the model's weights"
+        )
     return (weights.clamp(0, 1) * FULL_WEIGHT).round().to(torch.uint16)

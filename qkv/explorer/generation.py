@@ -185,15 +185,16 @@ def list_candidates(
     count = min(count, len(logits))
     best = {*before.topk(count).indices.tolist(), *after.topk(count).indices.tolist()}
     order = sorted(best, key=lambda token_id: (-after[token_id], -before[token_id]))
+    order = order[:count]
     return [
         NextToken(
             id=token_id,
-            text=builder.labeler.get_text(token_id),
+            text=text,
             probability=float(before[token_id]),
             processed=float(after[token_id]),
             is_end=token_id in config.eos_token_id,
         )
-        for token_id in order[:count]
+        for token_id, text in zip(order, builder.labeler.get_different_texts(order), strict=True)
     ]
 
 
@@ -224,6 +225,7 @@ def run_steps(
         step = run_step(builder, user_input, token_ids, settings, NUM_SHOWN_CANDIDATES)
         if step.reason is not None:
             break
+        step.trace.records.clear()  # a picture of the steps needs candidates alone
         steps.append(step)
         token_ids.append(step.next)
     return steps

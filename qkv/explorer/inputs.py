@@ -166,7 +166,11 @@ class InputBuilder:
         accepted = self.describe_inputs()
         for name in accepted:
             value = getattr(user_input, name)
-            if not accepted[name] and value is not None and not (isinstance(value, str) and not value):
+            if (
+                not accepted[name]
+                and value is not None
+                and not (isinstance(value, str) and not value)
+            ):
                 reads = " and ".join(other for other in accepted if accepted[other])
                 raise ValueError(
                     f"{name}: this model ({self.model.family.name}) reads {reads}; leave it out"

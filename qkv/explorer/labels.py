@@ -12,6 +12,7 @@ from typing import Any
 from qkv.tasks.alignment import TextSpan, group_into_words
 from qkv.text import Encoding, Tokenizer
 
+SPACE = "␣"
 INCOMPLETE_CHARACTER = "\ufffd"  # of bytes that are not complete characters
 LONE_BYTE = re.compile("[\udc80-\udcff]")  # as Python decodes it with surrogateescape
 
@@ -74,6 +75,25 @@ class TokenLabeler:
         if not 0 <= token_id < len(self.tokenizer):
             return f"[{token_id}]"
         return self.tokenizer.convert_ids_to_tokens(token_id)
+
+    def get_different_texts(self, token_ids: Sequence[int]) -> list[str]:
+        """Return the texts of tokens to choose from: where two differ by the space around them only, the
+        space is shown."""
+        texts = [self.get_text(token_id) for token_id in token_ids]
+        ids_of: dict[str, set[int]] = {}
+        for token_id, text in zip(token_ids, texts, strict=True):
+            ids_of.setdefault(text, set()).add(token_id)
+        return [
+            self.show_spaces(token_id, text) if len(ids_of[text]) > 1 else text
+            for token_id, text in zip(token_ids, texts, strict=True)
+        ]
+
+    def show_spaces(self, token_id: int, text: str) -> str:
+        """Return the text of a token with visible spaces around it."""
+        characters = self.get_characters(token_id)
+        before = len(characters) - len(characters.lstrip(" "))
+        after = len(characters) - len(characters.rstrip(" "))
+        return SPACE * before + text + SPACE * after if characters.strip() else text
 
     def label_encoding(self, label: str, encoding: Encoding) -> TokenSequence:
         """Return the tokens of a text or a pair; the tokens that the tokenizer adds are special."""

@@ -126,11 +126,7 @@ def draw_head_view(picture: PictureInput) -> str:
 
 def draw_model_view(picture: PictureInput) -> str:
     kind = picture.info.kind, picture.info.stack
-    infos = [
-        info
-        for info in picture.trace.attentions.values()
-        if (info.kind, info.stack) == kind
-    ]
+    infos = [info for info in picture.trace.attentions.values() if (info.kind, info.stack) == kind]
     size = max(max(info.shape) for info in infos)
     pool = math.ceil(size / MAX_THUMBNAIL_CELLS)
     layers = [

@@ -49,7 +49,6 @@ class AttentionRecord(Protocol):
         ...
 
 
-
 class KeyProducts(NamedTuple):
     """A query, its keys, and the products whose sum over D is their score."""
 
@@ -98,9 +97,7 @@ class DotProductRecord:
         return self.compute_scores(heads, rows).softmax(-1)
 
     @torch.no_grad()
-    def compute_scores(
-        self, heads: slice = ALL, rows: slice = ALL, columns: slice = ALL
-    ) -> Tensor:
+    def compute_scores(self, heads: slice = ALL, rows: slice = ALL, columns: slice = ALL) -> Tensor:
         """Return the scores with their bias (B, heads, rows, columns), whose softmax is the weights."""
         keys = self.get_keys(heads)[:, :, columns]
         scores = (self.q[:, heads, rows] * self.scale) @ keys.transpose(-1, -2)

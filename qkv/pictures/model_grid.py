@@ -123,7 +123,9 @@ def pool_to_thumbnails(weights: Tensor) -> tuple[Tensor, tuple[int, int]]:
 def describe_pooling(pooled: Sequence[tuple[Tensor, tuple[int, int]]], pool: int) -> list[str]:
     """Return a note on the blocks of weights, if there are any."""
     blocks = dict.fromkeys((rows * pool, columns * pool) for _, (rows, columns) in pooled)
-    sizes = " or ".join(f"{rows} × {columns}" for rows, columns in blocks if (rows, columns) != (1, 1))
+    sizes = " or ".join(
+        f"{rows} × {columns}" for rows, columns in blocks if (rows, columns) != (1, 1)
+    )
     return [f"A cell is the largest of a block of {sizes} weights."] if sizes else []
 
 

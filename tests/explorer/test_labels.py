@@ -42,6 +42,19 @@ def label(tokenizer_type: str, text: str, pair: str | None = None) -> TokenSeque
     return labeler.label_encoding("text", encoding)
 
 
+def test_tokens_to_choose_from_differ() -> None:
+    labeler = build_labeler("byte")
+    tokenizer = labeler.tokenizer
+    (with_space,) = tokenizer.encode(" the")
+    (without,) = tokenizer.encode("the")
+    (other,) = tokenizer.encode(" cat")
+    assert labeler.get_different_texts([with_space, other]) == ["the", "cat"]
+    texts = labeler.get_different_texts([with_space, without, other, with_space])
+    assert texts == ["␣the", "the", "cat", "␣the"]
+    spaces = [tokenizer.encode(text)[0] for text in (" ", "\t")]
+    assert labeler.get_different_texts(spaces) == [" ", "\t"]
+
+
 @pytest.mark.parametrize("text", WORDS)
 def test_words_of_several_tokens(text: str) -> None:
     """Every token but a space is part of a word, also one of a few bytes of a character."""

@@ -91,7 +91,11 @@ def test_bias_curves_are_what_is_added_to_the_scores(name: str) -> None:
             continue
         assert layer.bias is not None
         assert layer.bias.name == NAMES[name]
-        last = SIZE if name == "bert-alibi" else max(SIZE, trace.model.args.get("relative_attention_max_distance", 128))
+        last = (
+            SIZE
+            if name == "bert-alibi"
+            else max(SIZE, trace.model.args.get("relative_attention_max_distance", 128))
+        )
         assert layer.bias.distances == (*range(-last, last + 1),)
         assert layer.bias.values.shape == (heads, 2 * last + 1)
         assert layer.bias.values.std() > 1e-2
@@ -135,7 +139,10 @@ def test_patterns_without_a_window_are_drawn_by_token() -> None:
         assert choose_scale(pattern, SIZE) == 1
     assert choose_scale(causal & Local(40), SIZE) == choose_scale(Local(40), SIZE) == 8
     layers = list_layer_masks(qkv.build("gpt3", width=16, depth=2, heads=2), SIZE)
-    assert [(layer.pattern, layer.scale) for layer in layers] == [("causal", 1), ("banded(256)", 48)]
+    assert [(layer.pattern, layer.scale) for layer in layers] == [
+        ("causal", 1),
+        ("banded(256)", 48),
+    ]
 
 
 def test_recurrent_models_have_no_masks() -> None:

@@ -35,11 +35,12 @@ function openBeamsView({ tools, body }, app) {
   }
 
   async function load() {
-    const { steps, best, output } = await app.api.postBeams({ ...app.requestBody(), target: null, num_beams: state.beams, max_new_tokens: MAX_NEW_TOKENS });
+    const { steps, best, output, score, notice } = await app.api.postBeams({ ...app.requestBody(), target: null, num_beams: state.beams, max_new_tokens: MAX_NEW_TOKENS });
     const last = steps[best.length - 1]?.[best.at(-1)];
     picture = drawTree(steps, best);
     figure.replaceChildren(picture);
-    status.textContent = `Result: “${visibleText(output)}”${last ? `, sum of log-probabilities ${formatNumber(last.score)}` : ""}, ${best.length} steps.`;
+    const scores = last ? `, score ${formatNumber(score)} (sum of log-probabilities ${formatNumber(last.score)}, divided by a power of the length)` : "";
+    status.textContent = [`Result: “${visibleText(output)}”${scores}, ${best.length} steps.`, notice].filter(Boolean).join(" ");
   }
 
   function update() {

@@ -44,7 +44,7 @@ function openGenerationView({ tools, body }, app) {
   const heatStatus = create("p", { class: "status", role: "status" });
   body.append(output, status, create("div", { class: "split generation" }, candidates,
     create("section", { class: "picture", "aria-label": "What this step attended to" }, create("h2", { text: "What this step attended to" }), heatTools, heatStatus, heat)));
-  let picker = null, headSelect = null, playTimer = null, number = 0;
+  let picker = null, headSelect = null, playing = null, number = 0;
 
   function getStep(ids, isRenewed = false) {
     const body = { ...app.requestBody(), target: null, token_ids: ids, settings: readSettings(state.settings), candidates: CANDIDATES };
@@ -107,10 +107,10 @@ function openGenerationView({ tools, body }, app) {
     app.change({ ids: [...state.ids.slice(0, state.at), id], at: state.at + 1 });
   }
 
-  async function advance() {
+  async function advance(isWanted = () => true) {
     try {
       const step = await getStep(state.ids.slice(0, state.at));
-      if (step.is_finished) return;
+      if (step.is_finished || !isWanted()) return;
       const ids = state.at < state.ids.length ? state.ids : [...state.ids, step.next];
       app.change({ ids, at: state.at + 1 });
     } catch (error) {
@@ -119,20 +119,20 @@ function openGenerationView({ tools, body }, app) {
     }
   }
 
-  function togglePlay() {
-    if (playTimer !== null) return pause();
+  /** One loop runs at a time: a press of Play, Pause and Play again does not start a second one. */
+  async function togglePlay() {
+    if (playing) return pause();
+    const loop = {};
+    playing = loop;
     buttons.play.textContent = "Pause";
-    playTimer = setTimeout(play, 0);
-  }
-
-  async function play() {
-    await advance();
-    if (playTimer !== null) playTimer = setTimeout(play, PLAY_DELAY);
+    while (playing === loop) {
+      await advance(() => playing === loop);
+      await new Promise(resolve => { setTimeout(resolve, PLAY_DELAY); });
+    }
   }
 
   function pause() {
-    clearTimeout(playTimer);
-    playTimer = null;
+    playing = null;
     buttons.play.textContent = "Play";
   }
 

@@ -126,7 +126,7 @@ function startPage() {
   }
 
   function showEmbeddedTrace() {
-    const load = createEmbeddedLoader(config.weights);
+    const load = createEmbeddedLoader(config.weights, config.trace.attentions);
     app.getNeurons = createEmbeddedNeurons(config, load);
     showTrace(config.trace, createWeightStore(load));
   }

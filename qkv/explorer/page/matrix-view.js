@@ -3,10 +3,12 @@
 import { create, createButton, createCheckbox, createSelect, createSvg, setOptions } from "./dom.js";
 import { weightColor } from "./colors.js";
 import { createHeadSelect, createLayerPicker } from "./controls.js";
+import { canRollOut } from "./embedded.js";
 import { createFocusTable, readFocusWeights } from "./focus-weights.js";
 import { CONTRAST_OPTIONS, createWeightLegend } from "./legend.js";
 import { createMatrixCanvas } from "./matrix-canvas.js";
 import { createMatrixTiles } from "./matrix-tiles.js";
+import { readCell } from "./state.js";
 import { svgText } from "./svg.js";
 import { formatWeight, tokenLabel } from "./token-text.js";
 import { findAttention, headsName, keyTokens, layerName, queryTokens } from "./trace.js";
@@ -42,17 +44,17 @@ function openMatrixView({ tools, body }, app) {
   tools.append(picker.element, headSelect.element, contrast.element, rollout.element, zoomButtons);
   const table = create("section", { class: "details", "aria-label": "Weights of the cursor's row" });
   body.append(status, create("div", { class: "split" }, create("div", { class: "picture" }, matrix.element, legend), table));
-  let attention, queries, keys, source, shown = null, cellNumber = 0;
+  let attention, queries, keys, source, shown = null, cellNumber = 0, hasKept = false;
 
   function update() {
     attention = findAttention(trace.attentions, state.path);
-    const canRollOut = !app.isEmbedded && attention.kind === "self";
-    const isRollout = canRollOut && state.rollout;
+    const hasRollout = app.isEmbedded ? canRollOut(trace.attentions, attention) : attention.kind === "self" && queryTokens(trace, attention).length === attention.shape[1];
+    const isRollout = hasRollout && state.rollout;
     const head = state.head === "mean" || state.head < attention.heads ? state.head : 0;
     picker.update(attention.path);
     headSelect.update(head, attention.heads);
     headSelect.element.hidden = isRollout;
-    rollout.element.hidden = !canRollOut;
+    rollout.element.hidden = !hasRollout;
     rollout.input.checked = isRollout;
     setOptions(contrast.select, CONTRAST_OPTIONS, state.contrast);
     source = { path: attention.path, heads: String(head), isRollout };
@@ -63,10 +65,8 @@ function openMatrixView({ tools, body }, app) {
     legend.replaceChildren(createWeightLegend(state.contrast));
     const tiles = createMatrixTiles({ weights, source, shape: attention.shape, contrast: state.contrast, onArrival: matrix.redraw, onError: app.reportError });
     matrix.show({ queries, keys, tiles, label: `${title()}: heat map of ${queries.length} queries by ${keys.length} keys` }, state.zoom);
-    const focus = /^q(\d+)k(\d+)$/.exec(state.focus);
-    if (focus && Number(focus[1]) < queries.length && Number(focus[2]) < keys.length) {
-      pickCell({ row: Number(focus[1]), column: Number(focus[2]) });
-    }
+    const cell = readCell(state.focus, attention.shape);
+    if (cell) pickCell(cell);
   }
 
   function title() {
@@ -93,9 +93,11 @@ function openMatrixView({ tools, body }, app) {
     showCell(cell, true);
   }
 
-  async function showCell(cell, isKept) {
+  async function showCell(cell, isKept = false) {
     const number = ++cellNumber;
-    app.remember({ focus: cell && isKept ? `q${cell.row}k${cell.column}` : "" });
+    if (isKept) app.remember({ focus: `q${cell.row}k${cell.column}` });
+    else if (hasKept) app.remember({ focus: "" });
+    hasKept = isKept;
     if (!cell) {
       status.textContent = MATRIX_HINT;
       return;

@@ -21,7 +21,7 @@ export const neuronView = {
   label: "Neurons",
   help: {
     sentences: ["The query vector is multiplied by each key vector element by element; the products add up to the dot product, which is scaled, joined by the position terms and turned into weights by the softmax.",
-      "Blue numbers are positive and orange ones negative, so a strongly blue strip of products is a key that this query attends to."],
+      "Blue numbers are positive and orange ones negative, so a strongly blue strip of products is a key that this query attends to; rotary positions have rotated the vectors before."],
     equation: "score = q·k / √d + position terms;   weight = exp(score) / Σ exp(scores)",
   },
   isAvailable: app => neuronLayers(app).length > 0,
@@ -52,7 +52,7 @@ function openNeuronView({ tools, body }, app) {
   body.append(status, create("div", { class: "neuron-grid" },
     create("div", {}, create("p", { class: "faint title", text: "query" }), queryStage), create("div", { class: "picture" }, headings, keyStage)), legend);
 
-  let attention, queries, keys, neurons = null, query = 0, head = 0, loaded = null, key = null, keptKey = null, rowHeight = 24, styles = signedStyles();
+  let attention, queries, keys, neurons = null, query = 0, head = 0, loaded = null, key = null, rowHeight = 24, styles = signedStyles();
   const requestDraw = createPainter(draw);
   const stopSize = observeSize(body, () => { layOut(); requestDraw(); });
   for (const stage of [queryStage, keyStage]) stage.addEventListener("scroll", requestDraw);
@@ -74,7 +74,7 @@ function openNeuronView({ tools, body }, app) {
   }
 
   function pickKey(index) {
-    keptKey = index;
+    app.remember({ key: index });
     hover(index);
     if (index !== null) revealRow(keyStage, index);
   }
@@ -131,7 +131,7 @@ function openNeuronView({ tools, body }, app) {
   }
 
   function shownKey() {
-    const index = key ?? keptKey;
+    const index = key ?? state.key;
     return index !== null && index < keys.length ? index : null;
   }
 
@@ -147,7 +147,8 @@ function openNeuronView({ tools, body }, app) {
     const room = width - terms.reduce((sum, term) => sum + term.width + gap, bar + rem);
     const strip = Math.max(2 * rem, room / (hasKeys ? 2 : 1) - gap);
     const label = !neurons.isProduct ? "contributions" : isNarrow ? "q × k" : "q × k, element by element";
-    const list = [...(hasKeys ? [{ label: "key vector k", strip: neurons.keys, range: neurons.vectorRange, width: strip }] : []),
+    const keyLabel = attention.position === "rotary" ? "key vector k, rotated" : "key vector k";
+    const list = [...(hasKeys ? [{ label: keyLabel, strip: neurons.keys, range: neurons.vectorRange, width: strip }] : []),
       { label, strip: neurons.products, range: neurons.productRange, width: strip }, ...terms, { label: "weight", isWeight: true, width: bar }];
     let x = 0.5 * rem;
     return list.map(column => {

@@ -8,6 +8,7 @@ const NUMBER = { read: readNumber, write: String };
 const FLAG = { read: value => value === "1", write: value => value ? "1" : "0" };
 const IDS = { read: value => value === "" ? [] : value.split(",").map(Number).filter(Number.isInteger), write: ids => ids.join(",") };
 const HEADS = { read: readHeads, write: writeHeads };
+const INDEX = { read: value => /^\d{1,9}$/.test(value) ? Number(value) : null, write: String };
 const HEAD = { read: value => value === "mean" ? value : readNumber(value), write: String };
 const ZOOM = { read: readZoom, write: numbers => numbers.join(",") };
 const BEAMS = { read: value => clamp(readNumber(value), 2, 16), write: String };
@@ -25,7 +26,8 @@ const FIELDS = {
   heads: [null, HEADS], // heads of the head view; null: all of them
   head: [0, HEAD], // head of the matrix and the neurons: a number or "mean"
   filter: ["all", FILTER], // sentence pair
-  focus: ["", TEXT], // "q5": query 5, "k3": key 3
+  focus: ["", TEXT], // "q5": query 5, "k3": key 3, "q5k3": both
+  key: [null, INDEX], // neurons: the key whose numbers are shown
   top: [0, NUMBER], // first visible row of the head view
   zoom: [null, ZOOM], // matrix: key and query at the corner, pixels per token
   contrast: ["root", CONTRAST],
@@ -108,12 +110,21 @@ export function writeState(state, base = initialState()) {
   return `#${parameters}`;
 }
 
-/** Read a focus such as "q5" as {side: "query", index: 5}; null where there is none or the sequence is shorter. */
+/** Read a focus such as "q5" or "q5k3" as {side: "query", index: 5}; null where there is none or the sequence is shorter. */
 export function readFocus(focus, [queryCount, keyCount]) {
-  const match = /^([qk])(\d+)$/.exec(focus);
+  const match = /^([qk])(\d+)(?:k\d+)?$/.exec(focus);
   if (!match) return null;
   const [side, index] = [match[1] === "q" ? "query" : "key", Number(match[2])];
   return index < (side === "query" ? queryCount : keyCount) ? { side, index } : null;
+}
+
+/** Read a focus of the matrix: "q5k3", or "q5" as the cell of the query's own position; null where there is none. */
+export function readCell(focus, [queryCount, keyCount]) {
+  const match = /^q(\d+)(?:k(\d+))?$/.exec(focus);
+  if (!match) return null;
+  const row = Number(match[1]);
+  const column = match[2] === undefined ? Math.min(row, keyCount - 1) : Number(match[2]);
+  return row < queryCount && column < keyCount ? { row, column } : null;
 }
 
 export function writeFocus(focus) {

@@ -3,8 +3,8 @@
 const MAX_LENGTH = 32;
 const FIRST_STRONG_ISOLATE = "\u2068";
 const POP_DIRECTIONAL_ISOLATE = "\u2069";
-// C1 controls, zero-width space, bidirectional controls, line and paragraph separators, byte order mark, interlinear annotation.
-const INVISIBLE = /[\u0080-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+// C1 controls, zero-width space, bidirectional controls, line and paragraph separators, byte order mark, interlinear annotation, noncharacters.
+const INVISIBLE = /[\u0080-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff]/g;
 
 /** Return the text with every control character replaced by a visible symbol. */
 export function visibleText(text) {

@@ -166,9 +166,7 @@ class IntraAttentionLayer(nn.Module):
         tape.weights.append(weights[:, 0])
         return hidden
 
-    def get_products(
-        self, tape: Tape, batch_index: int, head: int, row: int
-    ) -> KeyProducts:
+    def get_products(self, tape: Tape, batch_index: int, head: int, row: int) -> KeyProducts:
         """Return a query, all keys and the products of their score; later keys are masked."""
         query, keys = tape.queries[row][batch_index], tape.read("keys")[batch_index]
         return KeyProducts(query, keys, self.score.compute_products(query[None], keys)[0])

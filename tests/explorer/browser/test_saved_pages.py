@@ -59,7 +59,25 @@ def test_a_saved_page_opens_with_its_settings(open_page: OpenPage, tmp_path: Pat
     assert match is not None
     weights = compute_weights("gpt2")["decoder.layers.1.attention"]
     assert abs(float(match[1]) - float(weights[2, 1, 0])) < 0.0001
-    assert "rollout" not in page.text(".tools")  # needs the model
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_rollout_of_a_saved_page(open_page: OpenPage, tmp_path: Path, name: str) -> None:
+    page = open_page(save(name, tmp_path, view="matrix", layer=1, rollout=True))
+    page.find(".matrix-canvas").focus()
+    page.press(*["ArrowDown"] * 4)
+    match = re.search(r"weight ([0-9.]+)", page.status)
+    assert match is not None
+    view = qkv.view(load_model(name), **GIVEN.get(name, {"text": TEXT}))  # type: ignore[arg-type]
+    path = [*view.trace.shapes][1]
+    expected = view.trace.compute_rollout(path, slice(3, 4), slice(0, 1))
+    assert abs(float(match[1]) - float(expected)) < 0.0001
+    assert "rollout" in page.status
+
+
+def test_layers_before_are_needed_for_rollout(open_page: OpenPage, tmp_path: Path) -> None:
+    page = open_page(save("gpt2", tmp_path, view="matrix", paths=r".*\.1\..*"))
+    assert "rollout" not in page.text(".tools")
 
 
 def test_a_saved_page_has_links_and_pictures(open_page: OpenPage, tmp_path: Path) -> None:

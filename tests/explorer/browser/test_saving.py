@@ -98,6 +98,33 @@ def test_the_address_has_the_state(open_page: OpenPage, site: Site) -> None:
     assert page.page.get_by_label("Beams").input_value() == "2"
 
 
+def test_a_link_keeps_the_key_of_the_neurons(open_page: OpenPage, site: Site) -> None:
+    address = site.explore("gpt2")
+    page = open_page(f"{address}#view=neuron&focus=q4")
+    page.find(".neuron-keys li").nth(2).click()
+    sentence = page.status
+    assert sentence.startswith("\u2068") and "weight" in sentence  # noqa: PT018
+    page.page.wait_for_timeout(300)
+    assert "key=2" in page.page.url
+    other = open_page(page.page.url)
+    assert other.status == sentence
+
+
+def test_the_matrix_keeps_the_token_of_other_views(open_page: OpenPage, site: Site) -> None:
+    page = open_page(f"{site.explore('gpt2')}#view=head&focus=q4")
+    page.choose_view("matrix")
+    assert "(query 4) → " in page.status
+    assert page.get_state()["focus"] == "q4k4"
+    page.find(".matrix-canvas").hover()
+    assert page.get_state()["focus"] == "q4k4"
+    page.choose_view("head")
+    assert page.find(".tokens.query li.here").get_attribute("data-index") == "4"
+    page.choose_view("matrix")
+    page.find(".matrix-canvas").focus()
+    page.press("Escape")
+    assert page.get_state()["focus"] == ""
+
+
 def test_back_returns_to_the_view_before(open_page: OpenPage, site: Site) -> None:
     page = open_page(site.explore("gpt2"))
     page.click(".tokens.query li >> nth=3")

@@ -98,7 +98,9 @@ def check_neuron(page: ExplorerPage, name: str) -> None:
     page.press("Home", "ArrowDown")
     match = re.search(r"weight <?([0-9.]+)", page.status)
     assert match is not None, page.status
-    assert abs(float(match[1]) - float(weights[0, 0, 1])) < ROUNDING
+    focus = re.match(r"q(\d+)", page.get_state()["focus"])  # the cell of the matrix, if it was open
+    query = int(focus[1]) if focus else 0
+    assert abs(float(match[1]) - float(weights[0, query, 1])) < ROUNDING
 
 
 def check_generation(page: ExplorerPage, name: str) -> None:
