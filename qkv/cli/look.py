@@ -35,7 +35,8 @@ def look(
     adapter: str | None = None,
     device: str = DEFAULT_DEVICE,
     view: Literal[
-        "head", "model", "matrix", "alignment", "neuron", "generation", "beams", "patterns", "image"
+        "head", "model", "matrix", "alignment", "neuron", "generation", "beams", "patterns", "image",
+        "compare",
     ] | None = None,
     layer: StrictInt | None = None,
     path: str | None = None,
@@ -61,7 +62,7 @@ def look(
     model
         folder of a model, or hub id; default: the built-in translation model
     compare
-        a second model, shown beside the first
+        a second model, or another checkpoint of a run, shown beside the first
     text_pair
         second text: of an encoder, a pair; with segment recurrence, the text after the first
     target
@@ -101,8 +102,6 @@ def look(
     """
     if save is not None:
         check_picture_file(save, (".html", ".svg", ".png"))
-        if compare is not None:
-            raise ValueError("--compare with --save: expected one model; compare in the explorer")
     if image is not None and not image.is_file():
         raise ValueError(f"--image {image}: no such file, expected a picture")
     languages = drop_none(src_lang=src_lang, tgt_lang=tgt_lang)
@@ -121,7 +120,7 @@ def look(
     if save is not None:
         from qkv.explorer.view import View
 
-        View(main, user_input, None, settings).save(save)
+        View(main, user_input, None, settings, other).save(save)
         print(f"wrote {save}", file=sys.stderr)
         return
     start_explorer(main, other, user_input, settings, port, browser)

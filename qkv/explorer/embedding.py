@@ -27,13 +27,17 @@ ROUNDED_WEIGHTS = (
 )
 
 
-def build_embedded_config(explorer: Explorer, trace: Trace, paths: Paths) -> dict[str, Any]:
-    """Return the configuration of a page with some attentions, all if None.
+def build_embedded_config(
+    explorer: Explorer, trace: Trace, paths: Paths, other: Trace | None = None
+) -> dict[str, Any]:
+    """Return the configuration of a page with some attentions, all if None; `other` is the trace of the
+    model that is compared.
 
     The weights have 16 bits, or 8 in a page that would be too large, with a notice; queries and keys
     are left out if there is no room for them."""
     selected = select_paths(trace, paths)
-    num_weights = sum(count_weights(trace, path) for path in selected)
+    traces = {trace: selected} | ({} if other is None else {other: select_paths(other, paths)})
+    num_weights = sum(count_weights(x, path) for x, names in traces.items() for path in names)
     limit = int(MAX_PAGE_BYTES / ENCODED_BYTES)
     num_bytes = 2 if num_weights * 2 <= limit else 1
     if num_weights * num_bytes > limit:
@@ -42,19 +46,28 @@ def build_embedded_config(explorer: Explorer, trace: Trace, paths: Paths) -> dic
             "select attentions with paths"
         )
     vectors = VectorEncoder(trace, limit - num_weights * num_bytes)
-    description = trace.to_json()
-    if num_bytes == 1:
-        description["notice"] = join_notices(description["notice"], ROUNDED_WEIGHTS)
-    attentions = [info for info in description["attentions"] if info["path"] in selected]
+    compared = {} if other is None else {"other": encode_trace(other, traces[other], num_bytes)}
     masks = list_layer_masks(trace.model, EMBEDDED_PATTERN_SIZE)
     return {
         "mode": "embedded",
         "model": explorer.describe_model(),
-        "trace": description | {"attentions": attentions},
-        "weights": {path: encode_weights(trace, path, num_bytes) for path in selected},
+        **encode_trace(trace, selected, num_bytes),
+        **compared,
         "vectors": vectors.encode_all(selected),
         "biases": vectors.biases,
         "patterns": {"attentions": [mask.to_json() for mask in masks if mask.path in selected]},
+    }
+
+
+def encode_trace(trace: Trace, paths: list[str], num_bytes: int) -> dict[str, Any]:
+    """Return the description of a trace, and the weights of some of its attentions."""
+    description = trace.to_json()
+    if num_bytes == 1:
+        description["notice"] = join_notices(description["notice"], ROUNDED_WEIGHTS)
+    attentions = [info for info in description["attentions"] if info["path"] in paths]
+    return {
+        "trace": description | {"attentions": attentions},
+        "weights": {path: encode_weights(trace, path, num_bytes) for path in paths},
     }
 
 

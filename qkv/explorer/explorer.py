@@ -91,11 +91,17 @@ class Explorer:
             "model": self.describe_model(),
             "examples": list_examples(self.main.inputs),
         }
+        has_input = bool(user_input.text.strip()) or user_input.image is not None
+        settings.check_values(
+            self.main.inputs, has_input=has_input, is_comparison=self.other is not None
+        )
         if isinstance(user_input.image, Path):
             data = user_input.image.read_bytes()
             config |= self.add_image(data)
             user_input = replace(user_input, image=self.images[config["image"]])
-        if user_input.text.strip() or user_input.image is not None:
+        if not has_input:
+            config["state"] = settings.build_start()
+        else:
             trace = Trace(self.main.inputs.model, self.main.inputs.build(user_input))
             settings.check(trace)
             config["target"] = user_input.target

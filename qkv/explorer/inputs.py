@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from qkv.attention_weights import attention_kernels
 from qkv.decode.encoder_states import encode_images
 from qkv.decode.request_checks import Source, prepare_prompt
 from qkv.explorer.images import read_image, reads_images
@@ -85,6 +86,10 @@ class InputBuilder:
     tgt_lang: str | None = None
 
     def __post_init__(self) -> None:
+        if not attention_kernels(self.model.net):
+            raise ValueError(
+                f"{self.model.family.name} has no attention, expected a model with attention to look at"
+            )
         if find_patches(self.model.spec) is not None and not reads_images(self.model):
             raise ValueError(
                 f"{self.model!r} reads clips; expected a model of texts or images to look at"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from qkv.explorer.view_settings import ViewSettings, find_image
 from qkv.pictures.beams import BeamHypothesis, render_beams_svg
 from qkv.pictures.candidates import CandidateStep, TokenCandidate, render_candidates_svg
 from qkv.pictures.heads import render_heads_svg
-from qkv.pictures.image_weights import render_image_weights_svg
+from qkv.pictures.image_weights import ImageWeights, render_image_weights_svg
 from qkv.pictures.matrix import WeightMatrix, render_matrices_svg
 from qkv.pictures.model_grid import MAX_THUMBNAIL_CELLS, render_model_grid_svg
 from qkv.pictures.neurons import render_neurons_svg
@@ -43,6 +43,17 @@ class PictureInput:
     user_input: UserInput
     trace: Trace
     settings: ViewSettings
+    other_name: str | None = None  # of the model that is compared
+    other_trace: Trace | None = None
+
+    @property
+    def other(self) -> PictureInput | None:
+        """The model that is compared, in the place of the model; None: there is none."""
+        if self.other_name is None or self.other_trace is None:
+            return None
+        return replace(
+            self, name=self.other_name, trace=self.other_trace, other_name=None, other_trace=None
+        )
 
     @property
     def info(self) -> AttentionInfo:
@@ -153,6 +164,22 @@ def draw_matrix_view(picture: PictureInput) -> str:
     return render_matrices_svg(picture.name, subtitle, [matrix])
 
 
+def draw_compare_view(picture: PictureInput) -> str:
+    """Draw the weights of both models on the same text."""
+    other = picture.other
+    if other is None:
+        raise ValueError("view 'compare': expected a second model to compare with")
+    matrices = []
+    for part in (picture, other):
+        check_labeled_tokens(part)
+        heads = "mean of the heads" if part.settings.head is None else None
+        queries, keys = ([*map(format_token, names)] for names in (part.queries, part.keys))
+        weights = part.compute_mean(part.info).tolist()
+        title = f"{part.name}: {part.describe(heads)}"
+        matrices.append(WeightMatrix(weights, queries, keys, "queries", "keys", title))
+    return render_matrices_svg(f"{picture.name} and {other.name}", "", matrices)
+
+
 def draw_alignment_view(picture: PictureInput) -> str:
     words = align_words(picture.trace, picture.info, picture.compute_mean(picture.info))
     check_labels("words", max(words.weights.shape))
@@ -243,6 +270,16 @@ def draw_patterns_view(picture: PictureInput) -> str:
 
 def draw_image_view(picture: PictureInput) -> str:
     """Draw the image once for every query that is shown: one, or those that are no patches."""
+    subtitle = picture.describe("mean of the heads" if picture.settings.head is None else None)
+    other = picture.other
+    if other is None:
+        return render_image_weights_svg(picture.name, subtitle, [build_image_weights(picture)])
+    images = [replace(build_image_weights(part), title=part.name) for part in (picture, other)]
+    return render_image_weights_svg(f"{picture.name} and {other.name}", subtitle, images)
+
+
+def build_image_weights(picture: PictureInput) -> ImageWeights:
+    """Return the image with the weights of the queries that are shown."""
     info, trace = picture.info, picture.trace
     image = find_image(trace, info)
     if image is None or image.picture is None or image.grid is None:
@@ -263,9 +300,8 @@ def draw_image_view(picture: PictureInput) -> str:
         for query in queries
     ]
     mime_type, _, data = image.picture.removeprefix("data:").partition(";base64,")
-    subtitle = picture.describe("mean of the heads" if picture.settings.head is None else None)
-    return render_image_weights_svg(
-        picture.name, subtitle, base64.b64decode(data), mime_type, panels, patches
+    return ImageWeights(
+        image=base64.b64decode(data), mime_type=mime_type, panels=panels, patches=patches
     )
 
 
@@ -283,4 +319,5 @@ VIEW_PICTURES: dict[str, Callable[[PictureInput], str]] = {
     "beams": draw_beams_view,
     "patterns": draw_patterns_view,
     "image": draw_image_view,
+    "compare": draw_compare_view,
 }

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.attention_weights import attention_kernels, record_attention
+from qkv.attention_weights import record_attention
 from qkv.explorer.inputs import TraceInputs, build_memory_labels
 from qkv.explorer.labels import TokenSequence
 from qkv.model.inputs import build_input_batch, list_accepted_inputs
@@ -100,10 +100,6 @@ class Trace:
             if paths is None or path in paths:
                 self.keep_record(path, attention, is_needed=paths is not None)
 
-        if not attention_kernels(model.net):
-            raise ValueError(
-                f"{model.family.name} has no attention, expected a model with attention to look at"
-            )
         with record_attention(model, None, record):
             outputs = model.net(batch)
         return None if self.inputs.predicts is None else outputs["logits"].reshape(-1)

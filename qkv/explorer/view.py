@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from qkv.explorer.inputs import InputBuilder, UserInput
 from qkv.explorer.page import render_page
 from qkv.explorer.picture import PictureInput, render_picture, render_png
 from qkv.explorer.trace import Trace
-from qkv.explorer.view_settings import ViewSettings
+from qkv.explorer.view_settings import COMPARED_VIEWS, ViewSettings
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.staging import write_file
@@ -26,32 +27,58 @@ class View:
     """The attention of a model in one input. In a notebook, it is shown as an interactive page."""
 
     def __init__(
-        self, model: NamedModel, user_input: UserInput, paths: Paths, settings: ViewSettings
+        self,
+        model: NamedModel,
+        user_input: UserInput,
+        paths: Paths,
+        settings: ViewSettings,
+        other: NamedModel | None = None,
     ) -> None:
-        self.explorer = Explorer(model)
+        self.explorer = Explorer(model, other)
         self.user_input = user_input
         self.paths = paths
         self.settings = settings
+        settings.check_values(model.inputs, is_comparison=other is not None)
         self.trace = Trace(model.inputs.model, model.inputs.build(user_input))
+        self.other_trace = None
+        if other is not None:
+            self.other_trace = Trace(other.inputs.model, other.inputs.build(user_input))
         settings.check(self.trace)
+        if self.other_trace is not None and self.picture_view in COMPARED_VIEWS:
+            settings.check(self.other_trace)
+
+    @property
+    def picture_view(self) -> str:
+        """The view of the picture: of two models, by default, their comparison."""
+        view = self.settings.choose_view(self.trace)
+        is_default = self.settings.view is None and self.other_trace is not None
+        return "compare" if is_default and view != "image" else view
 
     def html(self) -> str:
         """Return a self-contained page: no network, no server."""
-        config = build_embedded_config(self.explorer, self.trace, self.paths)
+        config = build_embedded_config(self.explorer, self.trace, self.paths, self.other_trace)
         config["trace"] |= {"text": self.user_input.text, "text_pair": self.user_input.text_pair}
-        config["state"] = self.settings.build_state(self.trace)
+        settings = replace(self.settings, view=self.picture_view)
+        config["state"] = settings.build_state(self.trace)
         return render_page(config, is_saved=True).html
 
     def svg(self) -> str:
         """Return the picture of the view, layer and head."""
-        model = self.explorer.main
+        model, other, view = self.explorer.main, self.explorer.other, self.picture_view
+        if other is not None and view not in COMPARED_VIEWS:
+            raise ValueError(
+                f"view {view!r}: its picture shows one model, expected {' or '.join(COMPARED_VIEWS)} "
+                "for two"
+            )
         return render_picture(
             PictureInput(
                 name=model.name,
                 builder=model.inputs,
                 user_input=self.user_input,
                 trace=self.trace,
-                settings=self.settings,
+                settings=replace(self.settings, view=view),
+                other_name=None if other is None else other.name,
+                other_trace=self.other_trace,
             )
         )
 
@@ -83,6 +110,7 @@ def view(
     image: ImageInput | None = None,
     src_lang: str | None = None,
     tgt_lang: str | None = None,
+    compare: Model | str | Path | None = None,
     paths: Paths = None,
     view: str | None = None,
     layer: int | None = None,
@@ -95,11 +123,14 @@ def view(
 ) -> View:
     """Return what a model attends to in a text, an image, or both: a page for a notebook, or a file.
 
-    A target that is not given is generated. `paths` selects the attentions of the page, as in `look`.
+    A target that is not given is generated. `compare` is a second model for the same input. `paths`
+    selects the attentions of the page, as in `look`.
     The settings from `view` on are those of pictures, and of the page when it opens."""
-    loaded = model if isinstance(model, Model) else load(model)
-    inputs = InputBuilder(model=loaded, src_lang=src_lang, tgt_lang=tgt_lang)
-    name = loaded.family.name if isinstance(model, Model) else str(model)
+    main, other = (
+        None if x is None else name_model(x, src_lang=src_lang, tgt_lang=tgt_lang)
+        for x in (model, compare)
+    )
+    assert main is not None
     user_input = UserInput(text=text, text_pair=text_pair, target=target, image=image)
     settings = ViewSettings(
         view=view,
@@ -111,4 +142,14 @@ def view(
         num_beams=num_beams,
         max_new_tokens=max_new_tokens,
     )
-    return View(NamedModel(name=name, inputs=inputs), user_input, paths, settings)
+    return View(main, user_input, paths, settings, other)
+
+
+def name_model(
+    model: Model | str | Path, *, src_lang: str | None, tgt_lang: str | None
+) -> NamedModel:
+    """Return a model with its name on the page, loaded if it is a folder or a hub id."""
+    loaded = model if isinstance(model, Model) else load(model)
+    name = loaded.family.name if isinstance(model, Model) else str(model)
+    inputs = InputBuilder(model=loaded, src_lang=src_lang, tgt_lang=tgt_lang)
+    return NamedModel(name=name, inputs=inputs)

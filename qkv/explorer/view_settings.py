@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from qkv.explorer.beams import MAX_BEAMS, MAX_TREE_DEPTH
+from qkv.explorer.inputs import InputBuilder
 from qkv.explorer.labels import TokenSequence
 from qkv.explorer.trace import AttentionInfo, Trace
 from qkv.tasks.checks import check_boolean_settings, check_choice, check_string_settings
 from qkv.validate import check_number
 
 VIEW_NAMES = (
-    "head", "model", "matrix", "alignment", "neuron", "generation", "beams", "patterns", "image",
+    "head", "model", "matrix", "alignment", "neuron", "generation", "beams", "patterns", "image", "compare",
 )  # fmt: skip
+GENERATION_VIEWS = ("generation", "beams")
+COMPARED_VIEWS = ("compare", "image")  # that show two models
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +34,11 @@ class ViewSettings:
     num_beams: int = 4
     max_new_tokens: int = 20
 
-    def check(self, trace: Trace) -> None:
-        """Raise ValueError unless the trace has the view, the layer, the head and the query, and the
-        other settings have values that a picture can be drawn with."""
+    def check_values(
+        self, builder: InputBuilder, *, has_input: bool = True, is_comparison: bool = False
+    ) -> None:
+        """Raise ValueError unless a model can have the view, and the settings have values that a
+        picture can be drawn with."""
         if self.view is not None:
             check_choice("view", self.view, VIEW_NAMES)
         check_string_settings(path=self.path)
@@ -45,6 +50,20 @@ class ViewSettings:
             ("max_new_tokens", self.max_new_tokens, 1, MAX_TREE_DEPTH),
         ):
             check_number(name, number, integer=True, at_least=at_least, at_most=at_most)
+        if self.view in GENERATION_VIEWS and not builder.can_generate:
+            raise ValueError(
+                f"view {self.view!r}: this model does not generate text, expected one with a language "
+                "model head"
+            )
+        if self.view == "compare" and not is_comparison:
+            raise ValueError("view 'compare': expected a second model to compare with")
+        for name in ("path", "layer", "head", "query"):
+            value = getattr(self, name)
+            if value is not None and not has_input:
+                raise ValueError(f"{name} {value!r} without an input, expected a text or an image")
+
+    def check(self, trace: Trace) -> None:
+        """Raise ValueError unless the trace has the view, the layer, the head and the query."""
         info = self.find_attention(trace)
         for name, value, count in (
             ("head", self.head, info.heads),
@@ -78,15 +97,26 @@ class ViewSettings:
         check_number("layer", self.layer, integer=True, at_least=0, less_than=len(layers))
         return layers[self.layer]
 
+    def build_start(self) -> dict[str, Any]:
+        """Return what a page shows that has no text yet."""
+        view = {} if self.view is None else {"view": self.view}
+        return view | {"rollout": self.rollout, "beams": self.num_beams}
+
     def build_state(self, trace: Trace) -> dict[str, Any]:
         """Return what the page shows when it opens."""
         view = self.choose_view(trace)
-        state: dict[str, Any] = {"view": view, "rollout": self.rollout, "beams": self.num_beams}
+        state = self.build_start() | {"view": view}
         if self.path is not None or self.layer is not None:
             path = self.find_attention(trace).path
             state |= {"path": path, "cross": path if view == "alignment" else ""}
+            state |= {"otherPath": path} if view in COMPARED_VIEWS else {}
         if self.head is not None:
             state |= {"head": self.head, "heads": [self.head], "crossHead": self.head}
+            state |= (
+                {"otherHead": self.head, "otherHeads": [self.head]}
+                if view in COMPARED_VIEWS
+                else {}
+            )
         if self.query is not None:
             state["focus"] = f"q{self.query}"
         return state

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -18,13 +19,15 @@ from qkv.pictures.svg import (
     escape_xml,
     format_pixels,
     join_descriptions,
+    measure_label,
     render_page_svg,
 )
-from qkv.pictures.token_text import fit_token, format_token, format_weight
+from qkv.pictures.token_text import fit_token, format_token, format_weight, make_visible
 
 PANEL_SIZE = 128  # of the longer side, in pixels
 PANEL_GAP = 12
 PANEL_TITLE_HEIGHT = 20
+TITLE_HEIGHT = 24  # of one of several images
 MAX_PANEL_COLUMNS = 6
 MAX_SHADE = 0.88  # opacity over a patch without weight
 IMAGE_RULES: StyleRules = {
@@ -33,18 +36,47 @@ IMAGE_RULES: StyleRules = {
 IMAGE_NOTE = "The brightest patch of a panel has its largest weight."
 
 
-def render_image_weights_svg(
-    title: str,
-    subtitle: str,
-    image: bytes,
-    mime_type: str,
-    panels: Sequence[tuple[str, Tensor]],
-    patches: Sequence[tuple[int, int] | None] = (),
-) -> str:
-    """Return the text of an SVG file with one panel per name and weights (rows, columns).
+@dataclass(frozen=True, kw_only=True)
+class ImageWeights:
+    """An image, and weights (rows, columns) over its patches, each with a name.
 
     `image` is cropped to the shape of the weights, as the model reads it. `patches`: the row and the
-    column of a patch to outline in each panel, such as the query's own."""
+    column of a patch to outline in each panel, such as the query's own. `title`: of one of several."""
+
+    image: bytes
+    mime_type: str
+    panels: Sequence[tuple[str, Tensor]]
+    patches: Sequence[tuple[int, int] | None] = ()
+    title: str = ""
+
+
+def render_image_weights_svg(title: str, subtitle: str, images: Sequence[ImageWeights]) -> str:
+    """Return the text of an SVG file with a panel for every name and weights, one image below the
+    other."""
+    parts: list[str] = []
+    descriptions: list[str] = []
+    width = y = 0.0
+    for image in images:
+        drawing = draw_image_weights(image)
+        if image.title:
+            parts.append(draw_svg_text(0, y + 12, make_visible(image.title), "strong"))
+            width = max(width, measure_label(make_visible(image.title)))
+            y += TITLE_HEIGHT
+        parts.append(f'<g transform="translate(0 {format_pixels(y)})">{drawing.body}</g>')
+        descriptions.append(drawing.description)
+        width = max(width, drawing.width)
+        y += drawing.height + PANEL_GAP
+    if not parts:
+        raise ValueError("no images; expected at least one")
+    y += 14 - PANEL_GAP
+    parts.append(draw_svg_text(0, y, IMAGE_NOTE, "small"))
+    drawing = SvgDrawing(width, y, "\n".join(parts), join_descriptions(descriptions))
+    return render_page_svg(title, subtitle, drawing, "image-weights", IMAGE_RULES)
+
+
+def draw_image_weights(image: ImageWeights) -> SvgDrawing:
+    """Draw the panels of one image."""
+    panels, patches = image.panels, image.patches
     if not panels:
         raise ValueError("no panels; expected at least one")
     if patches and len(patches) != len(panels):
@@ -53,12 +85,9 @@ def render_image_weights_svg(
         check_tensor_shape(f"weights of {name}", weights, (None, None), ("rows", "columns"))
     tensors = [(name, to_float_cpu(weights).nan_to_num(0)) for name, weights in panels]
     shades = [(name, compute_shades(weights)) for name, weights in tensors]
-    drawing = draw_image_panels(image, mime_type, shades, MAX_PANEL_COLUMNS, patches)
-    y = drawing.height + 14
-    body = f"{drawing.body}\n{draw_svg_text(0, y, IMAGE_NOTE, 'small')}"
+    drawing = draw_image_panels(image.image, image.mime_type, shades, MAX_PANEL_COLUMNS, patches)
     description = join_descriptions([describe_panel(*panel) for panel in tensors])
-    drawing = SvgDrawing(drawing.width, y, body, description)
-    return render_page_svg(title, subtitle, drawing, "image-weights", IMAGE_RULES)
+    return SvgDrawing(drawing.width, drawing.height, drawing.body, description)
 
 
 def compute_shades(weights: Tensor) -> Tensor:

@@ -46,13 +46,15 @@ MATRIX_STYLE = f"""
 
 
 class WeightMatrix(NamedTuple):
-    """Weights (rows, columns) with the names of rows and columns and of both axes."""
+    """Weights (rows, columns) with the names of rows and columns and of both axes; a title if there are
+    several."""
 
     weights: Sequence[Sequence[float]]
     rows: Sequence[str]
     columns: Sequence[str]
     row_axis: str
     column_axis: str
+    title: str = ""
 
 
 def render_matrices_svg(title: str, subtitle: str, matrices: Sequence[WeightMatrix]) -> str:
@@ -66,7 +68,13 @@ def render_matrices_svg(title: str, subtitle: str, matrices: Sequence[WeightMatr
         widths.append(estimate_text_width(subtitle))
         top += 24
     drawings = [draw_matrix(matrix) for matrix in matrices]
-    for drawing in drawings:
+    for matrix, drawing in zip(matrices, drawings, strict=True):
+        if matrix.title:
+            parts.append(
+                f'<text class="axis" x="{PAGE_MARGIN}" y="{top + 6:.0f}">{escape_xml(matrix.title)}</text>'
+            )
+            widths.append(estimate_text_width(matrix.title))
+            top += 24
         parts.append(f'<g transform="translate({PAGE_MARGIN} {top:.0f})">\n{drawing.body}\n</g>')
         top += drawing.height + PAGE_MARGIN
         widths.append(drawing.width)

@@ -165,6 +165,13 @@ def test_a_model_without_text_starts_with_none(explore: Run) -> None:
     assert not served["explorer"].traces
 
 
+def test_files_of_two_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("page.html", "picture.svg"):
+        path = tmp_path / name
+        good(capsys, "look", TEXT, "--model", "gpt2", "--compare", "bert", "--save", str(path))
+        assert "bert" in path.read_text(encoding="utf-8")
+
+
 def test_two_models(explore: Run) -> None:
     served = explore(TEXT, "--model", "bert", "--compare", "gpt2")
     explorer: Explorer = served["explorer"]
@@ -207,7 +214,9 @@ ERRORS = {
     "the cat --model gpt2 --view beams --num-beams 1": "num_beams is 1",
     "the cat --model gpt2 --view generation --max-new-tokens 0": "max_new_tokens is 0",
     "the cat --model bert --view generation --save x.svg": "does not generate text",
-    "the cat --model bert --compare gpt2 --save x.html": "--compare with --save: expected one model",
+    "the cat --model bert --compare gpt2 --view head --save x.svg": "its picture shows one model",
+    "the cat --model bert --view compare": "view 'compare': expected a second model to compare with",
+    "--model bert --layer 1": "layer 1 without an input, expected a text or an image",
     "the cat --model bert --save x.pdf": "x.pdf: expected a file name that ends with .html or .svg or .png",
     "the cat --model bert --save none/x.svg": "--save none/x.svg: expected a file in an existing folder",
     "the cat --model bert --save here": "here",

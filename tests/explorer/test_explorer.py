@@ -239,7 +239,7 @@ def build_config(
 
 def test_a_page_without_text_has_no_trace() -> None:
     explorer, config = build_config("bert", UserInput())
-    assert config.keys() == {"mode", "model", "examples"}
+    assert config.keys() == {"mode", "model", "examples", "state"}
     assert not explorer.traces
     assert all(example["text"] for example in config["examples"])
 

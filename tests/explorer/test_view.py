@@ -147,6 +147,8 @@ def test_views_that_a_model_does_not_have_are_refused(name: str) -> None:
         words = (
             ("does not generate text",)
             if view_name in ("generation", "beams")
+            else ("view 'compare'", "a second model")
+            if view_name == "compare"
             else (f"view '{view_name}'", "nothing to show in it, expected a")
         )
         assert_error(lambda: build_view(name, view=view_name).svg(), *words)  # noqa: B023
@@ -212,6 +214,58 @@ def test_long_texts_are_refused_in_pictures_with_labels() -> None:
 def test_a_text_without_room_for_tokens_has_no_generation() -> None:
     view = qkv.view(models.build_model("gpt2", torch.float32), "the cat " * 50, view="generation")
     assert_error(view.svg, "leaves no room for new tokens")
+
+
+# --- two models ---
+
+
+def build_comparison(**settings: Any) -> View:
+    pair = [models.build_model(name, torch.float32) for name in ("gpt2", "sparse")]
+    return qkv.view(pair[0], models.TEXT, compare=pair[1], **settings)
+
+
+def test_a_page_of_two_models_holds_the_weights_of_both() -> None:
+    view = build_comparison(layer=1, head=2)
+    config = Document(view.html()).get_config()
+    assert config["model"]["other_model"] == "sparse"
+    assert config["state"]["view"] == "compare"
+    assert view.other_trace is not None
+    for trace, part in ((view.trace, config), (view.other_trace, config["other"])):
+        for path, weights in look(trace).items():
+            actual = decode_array(part["weights"][path]) / 65_535
+            torch.testing.assert_close(actual, weights.double(), rtol=0, atol=1e-5)
+        assert [info["path"] for info in part["trace"]["attentions"]] == [*trace.shapes]
+
+
+def test_a_picture_of_two_models_shows_the_weights_of_both() -> None:
+    view = build_comparison(layer=1, head=2)
+    root = parse_svg(view.svg())
+    text = get_text(root)
+    assert "gpt2: decoder self-attention, layer 1, head 2" in text
+    assert "sparse: decoder self-attention, layer 1, head 2" in text
+    titles = [node.text or "" for node in root.iter() if node.tag.endswith("title")]
+    values = [float(match[1]) for title in titles if (match := re.search(r"(\d\.\d+)$", title))]
+    assert view.other_trace is not None
+    path = "decoder.layers.1.attention"
+    expected = torch.stack([look(trace)[path][2] for trace in (view.trace, view.other_trace)])
+    torch.testing.assert_close(torch.tensor(values), expected.flatten().float(), rtol=0, atol=6e-3)
+
+
+def test_a_picture_of_an_image_in_two_models() -> None:
+    pair = [models.build_model(name, torch.float32) for name in ("vit", "clip")]
+    image = models.build_image()
+    text = get_text(parse_svg(qkv.view(pair[0], image=image, compare=pair[1]).svg()))
+    assert {"vit", "clip"} <= {*text.split()}
+
+
+def test_a_comparison_has_no_picture_of_other_views() -> None:
+    assert_error(
+        lambda: build_comparison(view="head").svg(), "view 'head'", "expected compare or image"
+    )
+    assert build_comparison(view="head").html()
+    model = models.build_model("gpt2", torch.float32)
+    small = models.build_tiny_model("gpt2", torch.float32, depth=1)
+    assert_error(lambda: qkv.view(model, "a cat", compare=small, layer=1), "layer is 1")
 
 
 # --- files ---

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from qkv.explorer.inputs import InputBuilder
 from qkv.explorer.view_settings import VIEW_NAMES, ViewSettings
 from tests.explorer import models
 from tests.support.errors import assert_error
@@ -90,11 +91,44 @@ def test_the_state_of_the_page() -> None:
     ],
 )  # fmt: skip
 def test_wrong_settings_are_refused(settings: dict[str, Any], words: tuple[str, ...]) -> None:
-    trace = models.build_trace("gpt2")
-    assert_error(lambda: ViewSettings(**settings).check(trace), *words)
+    def check() -> None:
+        ViewSettings(**settings).check_values(InputBuilder(model=models.build_model("gpt2")))
+        ViewSettings(**settings).check(models.build_trace("gpt2"))
+
+    assert_error(check, *words)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (dict(view="generation"), ("view 'generation'", "does not generate text")),
+        (dict(view="beams"), ("view 'beams'", "does not generate text")),
+        (dict(view="compare"), ("view 'compare'", "a second model")),
+        (dict(layer=1, has_input=False), ("layer 1 without an input", "a text or an image")),
+        (dict(query=0, has_input=False), ("query 0 without an input",)),
+    ],
+)
+def test_what_a_model_does_not_have_is_refused_before_it_runs(
+    settings: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    builder = InputBuilder(model=models.build_model("bert"))
+    values = {name: value for name, value in settings.items() if name != "has_input"}
+    has_input = settings.get("has_input", True)
+    assert_error(lambda: ViewSettings(**values).check_values(builder, has_input=has_input), *words)
 
 
 def test_every_view_has_a_name() -> None:
     trace = models.build_trace("vision-encoder-decoder")
+    builder = InputBuilder(model=trace.model)
     for name in VIEW_NAMES:
+        ViewSettings(view=name).check_values(builder, is_comparison=True)
         ViewSettings(view=name).check(trace)
+
+
+def test_the_state_of_a_comparison() -> None:
+    trace = models.build_trace("gpt2")
+    state = ViewSettings(view="compare", layer=1, head=2).build_state(trace)
+    path = "decoder.layers.1.attention"
+    assert (state["path"], state["otherPath"], state["otherHead"]) == (path, path, 2)
+    assert ViewSettings(view="compare").build_start()["view"] == "compare"
+    assert "view" not in ViewSettings().build_start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import xml.etree.ElementTree as ET
+from typing import Any
 
 import pytest
 import torch
@@ -15,12 +16,19 @@ from qkv.pictures.image_weights import (
     MAX_SHADE,
     PANEL_GAP,
     PANEL_SIZE,
+    ImageWeights,
     render_image_weights_svg,
 )
 from qkv.tasks.write.caption import Caption
 from tests.pictures.pages import SVG, list_elements, list_page_texts, parse_page
 
 PICTURE = b"not decoded: \x00\xff"
+
+
+def render(panels: Any, image: bytes = PICTURE, mime_type: str = "image/png", **fields: Any) -> str:
+    """Return the SVG of one image."""
+    weights = ImageWeights(image=image, mime_type=mime_type, panels=panels, **fields)
+    return render_image_weights_svg("ViT", "query", [weights])
 
 
 def list_panels(root: ET.Element) -> list[ET.Element]:
@@ -36,7 +44,7 @@ def list_opacities(panel: ET.Element) -> list[float]:
 
 def test_a_patch_is_dark_where_its_weight_is_small() -> None:
     weights = torch.tensor([[0.4, 0.1], [0.0, 0.2]])
-    svg = render_image_weights_svg("ViT", "query", PICTURE, "image/png", [("head 3", weights)])
+    svg = render([("head 3", weights)], image=PICTURE, mime_type="image/png")
     root = parse_page(svg)
     (panel,) = list_panels(root)
     assert list_opacities(panel) == pytest.approx(
@@ -50,7 +58,7 @@ def test_a_patch_is_dark_where_its_weight_is_small() -> None:
 
 def test_the_image_is_once_in_the_file_for_each_shape() -> None:
     panels = [("a", torch.rand(4, 4)), ("b", torch.rand(7, 7)), ("c", torch.rand(2, 4))]
-    svg = render_image_weights_svg("x", "", PICTURE, "image/png", panels)
+    svg = render(panels, image=PICTURE, mime_type="image/png")
     root = parse_page(svg)
     images = {image.attrib["id"]: image for image in root.iter(f"{SVG}image")}
     assert svg.count(base64.b64encode(PICTURE).decode()) == len(images) == 2
@@ -65,7 +73,7 @@ def test_ids_of_other_images_differ() -> None:
     ids = {
         image.attrib["id"]
         for data in (b"one", b"two")
-        for image in parse_page(render_image_weights_svg("x", "", data, "image/png", panels)).iter(
+        for image in parse_page(render(panels, image=data, mime_type="image/png")).iter(
             f"{SVG}image"
         )
     }
@@ -74,7 +82,7 @@ def test_ids_of_other_images_differ() -> None:
 
 def test_panels_are_wrapped_into_rows() -> None:
     panels = [(f"head {i}", torch.rand(2, 2)) for i in range(MAX_PANEL_COLUMNS + 1)]
-    root = parse_page(render_image_weights_svg("x", "", PICTURE, "image/jpeg", panels))
+    root = parse_page(render(panels, image=PICTURE, mime_type="image/jpeg"))
     places = [
         tuple(map(float, panel.attrib["transform"][10:-1].split())) for panel in list_panels(root)
     ]
@@ -85,7 +93,7 @@ def test_panels_are_wrapped_into_rows() -> None:
 
 def test_a_patch_is_outlined() -> None:
     panels = [("a", torch.rand(4, 8)), ("b", torch.rand(4, 8))]
-    svg = render_image_weights_svg("x", "", PICTURE, "image/png", panels, [(3, 5), None])
+    svg = render(panels, image=PICTURE, mime_type="image/png", patches=[(3, 5), None])
     (patch,) = list_elements(parse_page(svg), "rect", "patch")
     values = [float(patch.attrib[name]) for name in ("x", "y", "width", "height")]
     assert values == [5 * 16, 3 * 16, 16, 16]
@@ -93,7 +101,7 @@ def test_a_patch_is_outlined() -> None:
 
 def test_names_may_be_any_text_and_weights_may_be_zero() -> None:
     panels = [("</g>\u202e" + "x" * 500, torch.zeros(2, 2)), ("b", torch.full((2, 2), math.nan))]
-    root = parse_page(render_image_weights_svg("x", "", PICTURE, "image/png", panels))
+    root = parse_page(render(panels, image=PICTURE, mime_type="image/png"))
     assert "</g>⟨202E⟩xxx…" in list_page_texts(root)
     for panel in list_panels(root):
         assert list_opacities(panel) == [MAX_SHADE] * 4
@@ -102,15 +110,29 @@ def test_names_may_be_any_text_and_weights_may_be_zero() -> None:
 def test_inputs_are_checked() -> None:
     panels = [("a", torch.rand(2, 2))]
     with pytest.raises(ValueError, match="type 'text/html', expected that of an image"):
-        render_image_weights_svg("x", "", PICTURE, "text/html", panels)
+        render(panels, image=PICTURE, mime_type="text/html")
     with pytest.raises(ValueError, match="no panels"):
-        render_image_weights_svg("x", "", PICTURE, "image/png", [])
+        render([], image=PICTURE, mime_type="image/png")
     with pytest.raises(ValueError, match="2 patches, expected one for each of 1 panels"):
-        render_image_weights_svg("x", "", PICTURE, "image/png", panels, [None, None])
+        render(panels, image=PICTURE, mime_type="image/png", patches=[None, None])
     with pytest.raises(ValueError, match=r"patch \(2, 0\), expected a row below 2"):
-        render_image_weights_svg("x", "", PICTURE, "image/png", panels, [(2, 0)])
+        render(panels, image=PICTURE, mime_type="image/png", patches=[(2, 0)])
     with pytest.raises(ValueError, match=r"weights of a of shape \(4,\), expected rows"):
-        render_image_weights_svg("x", "", PICTURE, "image/png", [("a", torch.rand(4))])
+        render([("a", torch.rand(4))], image=PICTURE, mime_type="image/png")
+
+
+def test_two_images_have_titles() -> None:
+    images = [
+        ImageWeights(
+            image=PICTURE, mime_type="image/png", panels=[("red", torch.rand(4, 4))], title=title
+        )
+        for title in ("soft", "hard")
+    ]
+    root = parse_page(render_image_weights_svg("x", "", images))
+    assert {"soft", "hard", "red"} <= {*list_page_texts(root)}
+    assert len(list_panels(root)) == 2
+    with pytest.raises(ValueError, match="no images"):
+        render_image_weights_svg("x", "", [])
 
 
 # --- captions ---

@@ -18,7 +18,7 @@ export const compareView = {
       "Where both models split the text into the same tokens, the cursor marks the same query and key in both."],
     equation: "weights = softmax(QKᵀ / √d + bias), once for each model",
   },
-  isAvailable: app => !app.isEmbedded && Boolean(app.config.model.other_model),
+  isAvailable: app => Boolean(app.config.model.other_model),
   open: openCompareView,
 };
 

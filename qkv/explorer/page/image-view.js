@@ -37,6 +37,6 @@ function openImageView({ body }, app) {
     panels.forEach(panel => panel.update());
   }
 
-  if (!app.isEmbedded && model.other_model) track(loadOther()).catch(app.reportError);
+  if (model.other_model) track(loadOther()).catch(app.reportError);
   return { update, stepLayer: step => app.change({ path: panels[0].neighbor(step) }), close: () => { isClosed = true; } };
 }

@@ -146,7 +146,12 @@ function startPage() {
     return patterns;
   }
 
+  /** The trace of the model that is compared, and its weights. */
   async function traceOther() {
+    if (isEmbedded) {
+      const { trace, weights: arrays } = config.other;
+      return { trace, weights: createWeightStore(createEmbeddedLoader(arrays, trace.attentions)) };
+    }
     const body = { ...requestBody(), model: "other" };
     const trace = await track(api.postTrace(body));
     const request = createRequester(trace, body);

@@ -93,6 +93,26 @@ def test_a_saved_page_has_links_and_pictures(open_page: OpenPage, tmp_path: Path
     assert other.select("Head").input_value() == "3"
 
 
+def test_a_page_of_two_models(open_page: OpenPage, tmp_path: Path) -> None:
+    path = tmp_path / "compare.html"
+    qkv.view(load_model("gpt2"), TEXT, compare=load_model("sparse"), layer=1, head=2).save(path)
+    page = open_page(path.as_uri())
+    assert page.view == "compare"
+    canvases = page.find(".columns .matrix-canvas")
+    assert canvases.count() == 2
+    canvases.first.focus()
+    page.press(*["ArrowDown"] * 5, "ArrowRight")
+    page.wait_until(
+        "[...document.querySelectorAll('.columns .status')]"
+        ".every(status => status.textContent.includes(': weight'))"
+    )
+    numbers = [float(text.rpartition(" ")[2]) for text in page.texts(".columns .status")]
+    for name, number in zip(("gpt2", "sparse"), numbers, strict=True):
+        weights = compute_weights(name)["decoder.layers.1.attention"]
+        assert abs(number - float(weights[2, 4, 1])) < 0.0001
+    assert page.error == ""
+
+
 def test_a_page_of_an_image(open_page: OpenPage, tmp_path: Path, picture: Path) -> None:
     path = tmp_path / "image.html"
     qkv.view(load_model("vit"), image=picture).save(path)
