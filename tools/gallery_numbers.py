@@ -19,7 +19,7 @@ from tools.shape_pictures import COLORS, SHAPES
 
 NUM_STRINGS = 100
 STRING_LENGTH = 20  # different letters
-SEGMENT_LENGTH = 64  # of the Transformer-XL
+SEGMENT_LENGTH = 32  # of the Transformer-XL
 NUM_SEGMENTS = 200
 VALIDATION_SHARE = 0.1
 NEAR_WHITE = 40  # the largest difference of a pixel of the background from white
@@ -47,7 +47,7 @@ NOUN_SENTENCES = """
 
 def print_numbers(folder: Path) -> None:
     """Print all numbers."""
-    for name in ("builtin:complete", str(folder / "runs" / "induction" / "best")):
+    for name in ("builtin:complete", str(folder / "runs" / "induction-head" / "best")):
         print_induction_scores(name)
     print_sense_heads(str(folder / "minilm"))
     print_memory_shares(str(folder / "runs" / "transformer-xl" / "best"), folder)
@@ -57,8 +57,8 @@ def print_numbers(folder: Path) -> None:
 
 @torch.no_grad()
 def print_induction_scores(name: str) -> None:
-    """Print the mean weight of each head on the token after the previous occurrence of the query, in
-    strings of random letters that occur twice."""
+    """Print the mean weights of each head on the token before the query, and on the token after its
+    previous occurrence, in strings of random letters that occur twice."""
     model = qkv.load(name)
     assert model.tokenizer is not None
     rng = random.Random(0)
@@ -68,8 +68,9 @@ def print_induction_scores(name: str) -> None:
     with qkv.look(model) as attention_weights:
         logits = model(input_ids).logits
     for path, weights in attention_weights.items():
-        scores = weights[:, :, queries, queries - STRING_LENGTH + 1].mean((0, 2))
-        print(f"{name} {path} induction {format_numbers(scores)}")
+        for label, keys in (("previous", queries - 1), ("induction", queries - STRING_LENGTH + 1)):
+            scores = weights[:, :, queries, keys].mean((0, 2))
+            print(f"{name} {path} {label} {format_numbers(scores)}")
     is_right = logits[:, queries[:-1]].argmax(-1) == input_ids[:, queries[1:]]
     print(f"{name} accuracy in the second half: {is_right.float().mean():.3f}")
 

@@ -141,7 +141,7 @@ TABLE = [Mutant(*row) for row in (
      "nn/packed:all_documents_of_a_row_attend_to_its_memory[xlnet]"),
     ("kernel-choice-ignores-padding", "kernels/bias.py", "is_plain and self.has_no_padding and", "is_plain and",
      "model/positions:padded_row_equals_row_alone[bert-learned]"),
-    ("permutation-mask-ignored", "kernels/bias.py", "mask & self.permutation_mask[:, None, rows]", "mask",
+    ("permutation-mask-ignored", "kernels/bias.py", "mask & self.permutation_mask[:, None, rows, columns]", "mask",
      "xlnet-XLNetLMHeadModel-permute"),
     ("position-bias-not-added", "kernels/bias.py", "self.apply_mask(self.position_bias, self.mask)", "self.apply_mask(None, self.mask)",
      "model/positions:t5_buckets_equal_the_formula"),

@@ -37,7 +37,7 @@ def write_passages(count: int, seed: int) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, help="text file to write")
-    parser.add_argument("--passages", type=int, default=20_000)
+    parser.add_argument("--passages", type=int, default=8_000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     args.out.parent.mkdir(parents=True, exist_ok=True)

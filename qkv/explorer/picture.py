@@ -75,6 +75,13 @@ class PictureInput:
             token.text for name in self.info.keys for token in self.trace.sequences[name].tokens
         ]
 
+    @property
+    def key_axis(self) -> str:
+        """The name of the axis of keys, which says how many of them are memory."""
+        if self.info.keys[0] != "memory":
+            return "keys"
+        return f"keys, the first {len(self.trace.sequences['memory'])} in memory"
+
     def describe(self, heads: str | None = None) -> str:
         """Return the attention in words: "encoder self-attention, layer 3, head 2"."""
         info, head = self.info, self.settings.head
@@ -160,7 +167,7 @@ def draw_matrix_view(picture: PictureInput) -> str:
         weights = picture.compute_mean(picture.info)
         subtitle = picture.describe("mean of the heads" if picture.settings.head is None else None)
     queries, keys = ([*map(format_token, names)] for names in (picture.queries, picture.keys))
-    matrix = WeightMatrix(weights.tolist(), queries, keys, "queries", "keys")
+    matrix = WeightMatrix(weights.tolist(), queries, keys, "queries", picture.key_axis)
     return render_matrices_svg(picture.name, subtitle, [matrix])
 
 
@@ -176,7 +183,7 @@ def draw_compare_view(picture: PictureInput) -> str:
         queries, keys = ([*map(format_token, names)] for names in (part.queries, part.keys))
         weights = part.compute_mean(part.info).tolist()
         title = f"{part.name}: {part.describe(heads)}"
-        matrices.append(WeightMatrix(weights, queries, keys, "queries", "keys", title))
+        matrices.append(WeightMatrix(weights, queries, keys, "queries", part.key_axis, title))
     return render_matrices_svg(f"{picture.name} and {other.name}", "", matrices)
 
 

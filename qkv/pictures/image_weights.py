@@ -27,7 +27,7 @@ from qkv.pictures.token_text import fit_token, format_token, format_weight, make
 PANEL_SIZE = 128  # of the longer side, in pixels
 PANEL_GAP = 12
 PANEL_TITLE_HEIGHT = 20
-TITLE_HEIGHT = 24  # of one of several images
+IMAGE_TITLE_HEIGHT = 24  # of one of several images
 MAX_PANEL_COLUMNS = 6
 MAX_SHADE = 0.88  # opacity over a patch without weight
 IMAGE_RULES: StyleRules = {
@@ -61,7 +61,7 @@ def render_image_weights_svg(title: str, subtitle: str, images: Sequence[ImageWe
         if image.title:
             parts.append(draw_svg_text(0, y + 12, make_visible(image.title), "strong"))
             width = max(width, measure_label(make_visible(image.title)))
-            y += TITLE_HEIGHT
+            y += IMAGE_TITLE_HEIGHT
         parts.append(f'<g transform="translate(0 {format_pixels(y)})">{drawing.body}</g>')
         descriptions.append(drawing.description)
         width = max(width, drawing.width)

@@ -128,8 +128,8 @@ def test_a_wide_window_is_drawn_in_blocks(name: str, window: int) -> None:
     assert (scale - 1) * SIZE < 3 * window <= scale * SIZE
     mask = build_mask(patterns[name], SIZE, 0, scale)
     positions = torch.arange(SIZE * scale)
-    whole = patterns[name](positions[:, None], positions)
-    blocks = whole.view(SIZE, scale, SIZE, scale).any(3).any(1)
+    visible = patterns[name](positions[:, None], positions)
+    blocks = visible.view(SIZE, scale, SIZE, scale).any(3).any(1)
     assert torch.equal(mask.bool(), blocks)
     assert 0.1 < mask.float().mean() < 0.9
 

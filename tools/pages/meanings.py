@@ -237,9 +237,10 @@ ARGUMENT_MEANINGS: dict[str, dict[str, str]] = {
         "image": "path of an image, or a Pillow image",
         "src_lang": "source language of a multilingual model",
         "tgt_lang": "target language of a multilingual model",
+        "compare": "a second model for the same input, as `model`",
         "paths": "regular expression of the paths in a saved page, or a function of a path; None: all",
-        "view": "head, model, matrix, alignment, neuron, generation, beams, patterns or image; None: "
-        "alignment of an encoder-decoder, image of a model of images, else head",
+        "view": "head, model, matrix, alignment, neuron, generation, beams, patterns, image or compare; "
+        "None: alignment of an encoder-decoder, image of a model of images, compare of two models, else head",
         "layer": "layer of the view; None: the first; of alignments, the last but one",
         "path": "path of an attention instead of a layer",
         "head": "head of the view; None: all heads, or their mean",
