@@ -45,11 +45,8 @@ def align_words(trace: Trace, info: AttentionInfo, weights: Tensor) -> WordAlign
 
 def group_tokens(sequence: TokenSequence, first: int) -> tuple[list[str], list[list[int]]]:
     """Return the words of a sequence and the places of their tokens from `first` on; a token that is
-    no part of a word is left out, and patches are words of their own."""
+    no part of a word is left out."""
     places: dict[int, list[int]] = {}
-    if sequence.grid is not None:
-        patches = range(sequence.first_patch, len(sequence))
-        return [sequence.tokens[i].text for i in patches], [[i] for i in patches]
     for place, token in enumerate(sequence.tokens):
         if token.word is not None and place >= first:
             places.setdefault(token.word, []).append(place)

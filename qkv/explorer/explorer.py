@@ -247,7 +247,8 @@ def describe_layers(model: Model) -> str:
     stacks = [
         module for module in model.net.modules() if isinstance(module, Stack | RecurrentStack)
     ]
-    depths = " + ".join(str(len(stack.layer_order)) for stack in stacks if isinstance(stack, Stack))
+    layers_of = [len(stack.layer_order) for stack in stacks if isinstance(stack, Stack)]
+    depths = " + ".join(str(count) for count in layers_of if count)  # none after convolutions
     layers = f"{depths} layers" if depths else "recurrent"
     return f"{model.family.name}, {layers}, width {stacks[-1].spec.width}"
 

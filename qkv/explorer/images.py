@@ -41,16 +41,19 @@ def read_image(model: Model, image: ImageInput) -> tuple[Tensor, TokenSequence]:
 
 
 def label_patches(model: Model, picture: str) -> TokenSequence:
-    """Return a token for every patch: "2,5" is the sixth patch of the third row."""
+    """Return a token for every patch, which is a word of its own: "2,5" is the sixth patch of the third
+    row."""
     features = find_patches(model.spec)
     assert isinstance(features, PatchSpec | ConvolutionSpec)
     first = int(features.class_token)
     side = round((features.num_tokens - first) ** 0.5)
-    patches = [TokenLabel(text=f"{i // side},{i % side}") for i in range(side * side)]
+    names = [f"{i // side},{i % side}" for i in range(side * side)]
+    patches = [TokenLabel(text=name, word=i) for i, name in enumerate(names)]
     special = [TokenLabel(text=CLASS_TOKEN, special=True)] * first
     return TokenSequence(
         label="image",
         tokens=(*special, *patches),
+        words=tuple(names),
         picture=picture,
         grid=(side, side),
         first_patch=first,

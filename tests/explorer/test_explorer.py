@@ -207,6 +207,8 @@ def test_descriptions_of_models() -> None:
     assert describe("albert") == ("albert, 4 layers, width 24", "encoder", False)
     assert describe("t5") == ("t5, 2 + 3 layers, width 24", "encoder-decoder", True)
     assert describe("bahdanau") == ("bahdanau, recurrent, width 24", "encoder-decoder", True)
+    description, *_ = describe("show-attend-tell")
+    assert description.startswith("show-attend-tell, recurrent, width")
     assert describe("clip")[1:] == ("dual-encoder", False)
 
 

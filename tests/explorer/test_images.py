@@ -39,7 +39,9 @@ def test_patches_have_rows_and_columns(name: str) -> None:
     patches = [f"{row},{column}" for row in range(3) for column in range(3)]
     assert [token.text for token in sequence.tokens] == ["[class]"] * has_class_token + patches
     assert [token.special for token in sequence.tokens] == [True] * has_class_token + [False] * 9
-    assert (sequence.label, sequence.words) == ("image", ())
+    assert (sequence.label, sequence.words) == ("image", tuple(patches))
+    words = [token.word for token in sequence.tokens]
+    assert words == [None] * has_class_token + [*range(9)]
 
 
 def test_the_picture_is_what_the_model_reads() -> None:

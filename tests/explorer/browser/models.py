@@ -37,6 +37,7 @@ GIVEN: dict[str, dict[str, str]] = {
     "transformer": dict(text=TEXT, target=TARGET),
     "transformer-xl": dict(text=TEXT, text_pair=PAIR),
     "vit": {},
+    "show-attend-tell": {},
     "builtin:translate": dict(text=GERMAN),
 }
 

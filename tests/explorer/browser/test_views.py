@@ -234,6 +234,17 @@ def test_a_thumbnail_opens_its_head(open_page: OpenPage, site: Site) -> None:
     assert page.select("Head").input_value() == "1"
 
 
+def test_the_alignment_of_a_caption(open_page: OpenPage, site: Site, picture: Path) -> None:
+    """A patch is a word of its own."""
+    page = open_page(site.explore("show-attend-tell", image=picture))
+    page.choose_view("alignment")
+    num_words = page.find(".words.target span").count()
+    num_patches = page.find(".words.source span").count()
+    assert num_patches >= 4
+    assert page.find(".alignment rect.best").count() == num_words > 0
+    assert page.texts(".words.source span")[:2] == ["0,0", "0,1"]
+
+
 def test_rollout_is_a_product_of_the_layers(open_page: OpenPage, site: Site) -> None:
     page = open_page(site.explore("gpt2"))
     page.choose_view("matrix")
