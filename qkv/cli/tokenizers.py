@@ -23,6 +23,7 @@ from qkv.cli.flags import (
     drop_none,
 )
 from qkv.formatting import format_count
+from qkv.pictures.token_text import CONTROL_PICTURES
 from qkv.staging import check_new_folder, write_folder
 from qkv.validate import check_text_length
 
@@ -37,7 +38,6 @@ MAX_SAMPLE_TEXTS = 1000  # number of texts for measuring the characters per toke
 MAX_SAMPLE_CHARACTERS = 10_000  # maximum number of characters of each of these texts
 # Background colors on which white text is legible.
 TOKEN_COLORS = ("#264653", "#7b2d26", "#3d5a1f", "#5a3d7a", "#1f5a5a", "#7a5a1f")
-CONTROL_CHARACTERS = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
 def train(
@@ -339,5 +339,5 @@ def build_token_table(tokens: list[str], encoding: Encoding, texts: tuple[str, s
 def show_control_characters(text: str) -> str:
     """Return a text with visible symbols for control characters."""
     return "".join(
-        letter if letter.isprintable() else "�" for letter in text.translate(CONTROL_CHARACTERS)
+        letter if letter.isprintable() else "�" for letter in text.translate(CONTROL_PICTURES)
     )

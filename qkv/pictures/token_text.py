@@ -11,7 +11,12 @@ MAX_TOKEN_CHARACTERS = 32
 EMPTY_TOKEN = "∅"
 FIRST_STRONG_ISOLATE = "\u2068"
 POP_DIRECTIONAL_ISOLATE = "\u2069"
-CONTROL_PICTURES = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}
+CONTROL_PICTURES: dict[int, int | str] = {
+    **{code: 0x2400 + code for code in range(0x20)},
+    0x7F: 0x2421,
+    0x09: "⇥",  # more fonts have these than the symbols with letters
+    0x0A: "⏎",
+}
 SURROGATES_AND_NONCHARACTERS = re.compile("[\ud800-\udfff\ufffe\uffff]")
 # C1 controls, soft hyphen, zero-width space, bidirectional controls, line and paragraph separators,
 # byte order mark, interlinear annotation

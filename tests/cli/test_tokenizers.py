@@ -212,7 +212,7 @@ def test_show_standard_input(
 
 def test_show_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     Tokenizer.train(["a\n\tb\x07"], type="char", vocab_size=20, template="plain").save("letters")
-    assert good(capsys, "show", "letters", "a\n\tb\x07").startswith("a|⏎|⇥|b|�\n")
+    assert good(capsys, "show", "letters", "a\n\tb\x07").startswith("a|⏎|⇥|b|␇\n")
     assert good(capsys, "show", "letters", "").split()[:5] == [
         "token",
         "id",

@@ -100,7 +100,7 @@ def test_tokens_fit_their_boxes() -> None:
         for group in root.iter(f"{SVG}g")
         if group.find(f"{SVG}title") is not None and (texts := group.findall(f"{SVG}text"))
     ]
-    assert {"</script>", "␊", "⟨202E⟩evil", "∅"} <= {*labels}
+    assert {"</script>", "⏎", "⟨202E⟩evil", "∅"} <= {*labels}
     assert max(map(measure_label, labels)) <= BEAM_WIDTH - 20
 
 

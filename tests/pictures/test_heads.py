@@ -110,7 +110,7 @@ def test_tokens_may_be_any_text() -> None:
     for label in (
         "</script>",
         "a&b<c>\"'",
-        "␊",
+        "⏎",
         "␀␇",
         "⟨202E⟩evil",
         "\u2068مرحبا!\u2069",

@@ -69,7 +69,7 @@ def test_scores_that_are_no_dot_products() -> None:
     (strip,) = list_strips(root)
     assert strip.size == (3, 1)
     texts = list_page_texts(root)
-    assert "query: ␊" in texts
+    assert "query: ⏎" in texts
     assert CONTRIBUTIONS_LABEL in texts
     assert PRODUCTS_LABEL not in texts
     assert not {"key vector k", "query vector q"} & {*texts}

@@ -22,7 +22,7 @@ from tests.pictures.pages import ODD_TOKENS
     [
         ("cat", "cat"),
         ("a b", "a b"),
-        ("\n\t\x7f", "␊␉␡"),
+        ("\n\t\x7f", "⏎⇥␡"),
         ("\u202eevil\u200b", "⟨202E⟩evil⟨200B⟩"),
         ("\x85\ufeff", "⟨0085⟩⟨FEFF⟩"),
         ("می\u200cخواهم", "می\u200cخواهم"),  # the zero-width non-joiner is a part of words

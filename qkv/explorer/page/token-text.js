@@ -9,6 +9,7 @@ const INVISIBLE = /[\u0080-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u20
 /** Return the text with every control character replaced by a visible symbol. */
 export function visibleText(text) {
   const visible = text.toWellFormed()
+    .replaceAll("\t", "⇥").replaceAll("\n", "⏎") // more fonts have these than the symbols with letters
     .replace(/[\u0000-\u001f]/g, character => String.fromCharCode(0x2400 + character.charCodeAt(0)))
     .replace(/\u007f/g, "\u2421")
     .replace(INVISIBLE, character => `⟨${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
