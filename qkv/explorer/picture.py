@@ -198,7 +198,9 @@ def draw_alignment_view(picture: PictureInput) -> str:
 
 def draw_neuron_view(picture: PictureInput) -> str:
     check_labeled_tokens(picture)
-    info, query, head = picture.info, picture.settings.query or 0, picture.settings.head or 0
+    info, query, head = picture.info, picture.settings.query, picture.settings.head or 0
+    if query is None:
+        query = len(picture.queries) - 1  # a causal mask hides no key from it
     terms = picture.trace.compute_terms(info.path, head, query)
     parts = {part.name: part.values for part in list_score_parts(terms, info.position)}
     vectors = {name: parts.pop(name, None) for name in ("query", "keys")}

@@ -52,7 +52,7 @@ function openNeuronView({ tools, body }, app) {
   body.append(status, create("div", { class: "neuron-grid" },
     create("div", {}, create("p", { class: "faint title", text: "query" }), queryStage), create("div", { class: "picture" }, headings, keyStage)), legend);
 
-  let attention, queries, keys, neurons = null, query = 0, head = 0, loaded = null, key = null, rowHeight = 24, styles = signedStyles();
+  let attention, queries, keys, neurons = null, query = Infinity, head = 0, loaded = null, key = null, rowHeight = 24, styles = signedStyles();
   const requestDraw = createPainter(draw);
   const stopSize = observeSize(body, () => { layOut(); requestDraw(); });
   for (const stage of [queryStage, keyStage]) stage.addEventListener("scroll", requestDraw);
