@@ -4,17 +4,19 @@ The fast kernels still compute the output, which is bitwise identical with and w
 kernels compute weights anyway: those are recorded, of hard attention the sample that was drawn."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from qkv.kernels.bias import ALL
-from qkv.nn.attention_record import AttentionRecord, RecordingKernel
+from qkv.nn.attention_record import AttentionRecord, RecordingKernel, keep_random_state
 from qkv.nn.recurrent import RecurrentStack
-from qkv.nn.transformer import Stack
+from qkv.nn.transformer import LayerCache, Stack
 from qkv.torch_compat import eager_call, get_compiled_call, set_compiled_call
 
 Paths = str | Callable[[str], object] | None
@@ -28,8 +30,8 @@ def look(
 
     `paths` is a regular expression or a predicate on paths such as `decoder.layers.3.attention`.
     `heads` and `rows` select heads and queries, whose weights alone are computed: `rows=slice(-1, None)`
-    is the last query. Layers that share parameters are distinguished by depth. A compiled network runs
-    a second time, uncompiled, to record the weights."""
+    is the last query. Layers that share parameters are distinguished by depth. A compiled network, or a
+    CUDA graph of an engine, runs a second time as it was written, to record the weights."""
     weights: dict[str, Tensor] = {}
 
     def record(path: str, attention: AttentionRecord) -> None:
@@ -58,6 +60,8 @@ def record_attention(
         paths_of.setdefault(kernel, []).append(path)
 
     def record_call(kernel: RecordingKernel, attention: AttentionRecord) -> None:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return  # a CUDA graph would compute the weights in every later call
         path, *later = paths_of[kernel]
         paths_of[kernel] = [*later, path]
         if is_selected(path):
@@ -71,10 +75,10 @@ def record_attention(
     compiled = get_compiled_call(net)
     if compiled is not None:  # hooks do not run inside a compiled graph
 
-        def call_twice(*args: Any) -> Any:
-            out = compiled(*args)
-            eager_call(net, *args)
-            return out
+        def call_twice(batch: Any, *caches: Sequence[LayerCache] | None) -> Any:
+            with keep_random_state(next(net.parameters()).device):
+                eager_call(net, batch, *map(copy_caches, caches))
+            return compiled(batch, *caches)
 
         set_compiled_call(net, call_twice)
     try:
@@ -83,6 +87,11 @@ def record_attention(
         set_compiled_call(net, compiled)
         for handle in handles:
             handle.remove()
+
+
+def copy_caches(caches: Sequence[LayerCache] | None) -> Sequence[LayerCache] | None:
+    """Return caches that a forward pass may update: static ones write what the next one overwrites."""
+    return caches and [LayerCache(*map(copy, cache)) for cache in caches]
 
 
 def attention_kernels(net: nn.Module) -> dict[str, RecordingKernel]:

@@ -137,6 +137,11 @@ def eager_call(module: nn.Module, *args: Any) -> Any:
     return module._call_impl(*args)
 
 
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Return whether a module has forward hooks of its own. Checked on 2.11 and 2.13."""
+    return bool(module._forward_hooks)
+
+
 def warm_compile_pool() -> None:
     """Start the compile worker processes of inductor. Checked on 2.11 and 2.13."""
     from torch._inductor.async_compile import AsyncCompile

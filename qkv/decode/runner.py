@@ -18,6 +18,7 @@ from qkv.batch import Batch, Inputs
 from qkv.decode.cache import CacheLayout, StaticKVCache
 from qkv.decode.cuda_graphs import CUDAGraphCache
 from qkv.decode.transfer import copy_to_device
+from qkv.nn.attention_record import is_recorded, keep_random_state
 from qkv.nn.network import Network
 from qkv.nn.transformer import LayerCache
 from qkv.spec import And, Full, Local, Or, Pattern, PerHead, Prefix
@@ -70,12 +71,18 @@ class ModelRunner:
                 self.attention_caches, self.cross_attention_caches, strict=True
             )
         ]
+        self.kernels = [*net.last_stack.get_attention_kernels().values()]
         layers = net.last_stack.spec.layers
         self.has_cross_attention = any(layer.cross_attention for layer in layers)
         self.has_lookahead = any(attends_to_future(layer.attention.pattern) for layer in layers)
         self.max_positions = net.last_stack.spec.max_positions
         self.minimize_copies = device.type == "cpu"
         self.last_input_ids = torch.zeros(0, 1, dtype=torch.long, device=device)  # (B, 1)
+
+    @property
+    def replays_graphs(self) -> bool:
+        """Whether a step is a CUDA graph."""
+        return self.static_shapes and self.device.type == "cuda"
 
     def prefill(self, prompts: Prompts, sources: Sources) -> RunnerOutput:
         """Run the network on new prompts: logits of the next tokens (P, V), and all hidden states.
@@ -127,7 +134,13 @@ class ModelRunner:
             )
             padded = F.pad(input_ids, (0, 0, 0, self.cache_layout.static_shape[0] - batch_size))
             buffer_shape = (self.cache_layout.capacity, self.source_layout.capacity)
-            logits, hidden = self.cuda_graphs(self.forward, padded, buffer_shape, shape)
+            if not self.replays_graphs:
+                logits, hidden = self.forward(padded)
+            else:
+                if is_recorded(self.kernels):  # hooks do not run in a graph
+                    with keep_random_state(self.device):
+                        self.forward(padded)
+                logits, hidden = self.cuda_graphs(self.forward, padded, buffer_shape, shape)
         else:
             logits, hidden = self.forward(input_ids)
         self.cache_layout.advance(num_new_tokens)

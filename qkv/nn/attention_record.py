@@ -3,14 +3,16 @@
 B batch, H heads, G key-value heads, T queries, S keys, D the width of queries and keys."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from qkv.kernels.bias import ALL, AttentionBias, select_heads
+from qkv.torch_compat import has_forward_hooks
 
 
 class ScoreTerms(NamedTuple):
@@ -195,6 +197,16 @@ def select_one(x: Tensor, batch_index: int, head: int) -> Tensor:
     """Return the entry of a row and a head, which may be shared: (B|1, H|1, ...) -> (...)."""
     x = select_heads(x, slice(head, head + 1))
     return x[batch_index if len(x) > 1 else 0, 0]
+
+
+def is_recorded(kernels: Iterable[RecordingKernel]) -> bool:
+    """Return whether the calls of these kernels are recorded."""
+    return any(isinstance(kernel, nn.Module) and has_forward_hooks(kernel) for kernel in kernels)
+
+
+def keep_random_state(device: torch.device) -> AbstractContextManager[None]:
+    """Restore the state of the random number generators at the end of the block."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 def count_bytes(tensors: Iterable[Tensor]) -> int:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import qkv
+from qkv.torch_compat import set_compiled_call
 from tests.support import compare, tiny
 
 GRAPH: dict[str, Any] = dict(fullgraph=True, backend="aot_eager")
@@ -114,6 +115,33 @@ def test_look_records_a_model_compiled_in_place(family: str) -> None:
         compare.assert_bitwise_equal(other, before, because=compare.SAME_KERNELS)
     assert weights.keys() == expected_weights.keys()
     compare.assert_close(weights, expected_weights, 1e-12)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bart", "transformer-xl", "bahdanau", "lstmn"])
+def test_look_does_not_change_what_a_compiled_model_generates(family: str) -> None:
+    """The second run, which records the weights, must not advance the caches."""
+    model = tiny.build(family)
+    set_compiled_call(model.net, model.net.forward)
+    ids = tiny.random_ids(1, 5)
+    settings: dict[str, Any] = dict(max_new_tokens=12, do_sample=True, seed=3)
+    expected = model.generate(ids, **settings)
+    with qkv.look(model):
+        token_ids = model.generate(ids, **settings)
+    compare.assert_bitwise_equal(token_ids, expected, because=compare.SAME_KERNELS)
+
+
+def test_look_does_not_change_the_random_numbers_of_a_compiled_model() -> None:
+    model = tiny.build("gpt2", dropout=0.5)
+    set_compiled_call(model.net, model.net.forward)
+    ids = tiny.random_ids(2, 6)
+    model.train()
+    torch.manual_seed(0)
+    expected = [model(ids).logits for _ in range(2)]
+    torch.manual_seed(0)
+    with torch.no_grad(), qkv.look(model):
+        logits = [model(ids).logits for _ in range(2)]
+    for actual, plain in zip(logits, expected, strict=True):
+        compare.assert_bitwise_equal(actual, plain.detach(), because=compare.SAME_KERNELS)
 
 
 def test_look_at_a_wrapped_model_is_an_error() -> None:
