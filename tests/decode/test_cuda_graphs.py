@@ -133,8 +133,8 @@ def test_look_records_replayed_steps(
         model(source, decoder_input_ids=ids) if family == "bart" else model(ids)
     assert len(expected) == (4 if family == "bart" else 2)
     steps = {}
-    for path, whole in expected.items():
-        num_keys = whole.shape[-1]
+    for path, tensor in expected.items():
+        num_keys = tensor.shape[-1]
         steps[path], unused = weights[path][:1].tensor_split([num_keys], dim=-1)
         assert unused.count_nonzero() == 0  # columns of the cache that have no token
     compare.assert_close(steps, {path: x[:, :, -1:] for path, x in expected.items()}, 1e-12)
