@@ -57,8 +57,8 @@ def without_hooks(net: Network) -> Iterator[None]:
     try:
         yield
     finally:
-        for module, own in hooks.items():
-            module._forward_hooks = own
+        for module, forward_hooks in hooks.items():
+            module._forward_hooks = forward_hooks
 
 
 @pytest.fixture(params=DEVICES)
