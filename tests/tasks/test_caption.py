@@ -148,7 +148,8 @@ def test_the_attention_of_every_token_is_drawn(
     arguments = ["caption", str(image), "--model", str(model), "--save"]
     assert main([*arguments, "attention.svg"]) == 0
     svg = Path("attention.svg").read_text()
-    assert svg.count("<image ") == len(result.tokens)
+    assert svg.count("<image ") == 1
+    assert svg.count("<use ") == len(result.tokens)  # the image, once for each token
     assert svg.count("<rect ") == len(result.tokens) * expected.shape[1]
     capsys.readouterr()
     assert main([*arguments, "attention.png"]) == 2
