@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-IMPORT_LINE = re.compile(r'^import \{[^}]*\} from "\./([^"]+)";\n', re.MULTILINE)
+IMPORT_LINE = re.compile(r'^import \{[^}]*\} from "(\.[^"]+)";\n', re.MULTILINE)
 EXPORT_WORD = re.compile(r"^export ", re.MULTILINE)
 MAIN_MODULE = "main.js"
 STYLE_PLACEHOLDER = "/* style */"
@@ -47,7 +48,8 @@ def bundle_script() -> str:
 
     def add(name: str) -> None:
         text = read_page_file(name)
-        for imported in IMPORT_LINE.findall(text):
+        for path in IMPORT_LINE.findall(text):
+            imported = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
             if imported not in ordered:
                 add(imported)
         ordered[name] = EXPORT_WORD.sub("", IMPORT_LINE.sub("", text))

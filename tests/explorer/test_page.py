@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import posixpath
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,7 +19,7 @@ from qkv.explorer.page import Page, bundle_script, hash_source, render_page
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "qkv" / "explorer" / "page"
-MODULES = sorted(path.name for path in FOLDER.glob("*.js"))
+MODULES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js"))
 TOP_LEVEL_NAME = re.compile(
     r"^(?:async )?(?:function\*?|const|let|class) +(\w+|\{[^}]*\}|\[[^\]]*\])", re.MULTILINE
 )
@@ -84,6 +85,11 @@ def render(is_saved: bool = False, **config: Any) -> tuple[Page, Document]:
     return page, Document(page.html)
 
 
+def resolve(name: str, path: str) -> str:
+    """Return the module that a module imports by a relative path."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
+
+
 # --- modules ---
 
 
@@ -106,7 +112,8 @@ def test_modules_come_after_those_that_they_import() -> None:
     }
     for name in MODULES:
         text = (FOLDER / name).read_text(encoding="utf-8")
-        for imported in re.findall(r'from "\./([^"]+)"', text):
+        for path in re.findall(r'from "([^"]+)"', text):
+            imported = resolve(name, path)
             assert imported in MODULES
             assert start[imported] < start[name], f"{name} imports {imported}"
     assert max(start, key=start.__getitem__) == "main.js"
@@ -124,9 +131,8 @@ def test_imports_and_exports_are_gone() -> None:
 def test_imported_names_are_exported() -> None:
     for name in MODULES:
         text = (FOLDER / name).read_text(encoding="utf-8")
-        for names, imported in re.findall(
-            r'^import \{([^}]*)\} from "\./([^"]+)";', text, re.MULTILINE
-        ):
+        for names, path in re.findall(r'^import \{([^}]*)\} from "([^"]+)";', text, re.MULTILINE):
+            imported = resolve(name, path)
             source = (FOLDER / imported).read_text(encoding="utf-8")
             exported = re.findall(
                 r"^export (?:async )?(?:function\*?|const|let|class) +(\w+)", source, re.MULTILINE
@@ -148,9 +154,9 @@ def test_top_level_names_are_unique() -> None:
 
 def test_modules_are_joined_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
-        "main.js": 'import { a } from "./a.js";\nimport { b } from "./b.js";\n\nrun(a, b);\n',
+        "main.js": 'import { a } from "./a.js";\nimport { b } from "./b/b.js";\n\nrun(a, b);\n',
         "a.js": "export const a = 1;\n",
-        "b.js": 'import { a } from "./a.js";\nexport function b() { return "export it" + a; }\n',
+        "b/b.js": 'import { a } from "../a.js";\nexport function b() { return "export it" + a; }\n',
     }
     monkeypatch.setattr(page_module, "read_page_file", files.__getitem__)
     assert bundle_script.__wrapped__() == (
@@ -243,4 +249,5 @@ def test_the_page_loads_nothing_else() -> None:
 def test_the_files_of_the_page_are_part_of_the_package() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert 'packages = ["qkv"]' in text
-    assert {path.suffix for path in Path(FOLDER).iterdir()} == {".js", ".css", ".html"}
+    suffixes = {path.suffix for path in FOLDER.rglob("*") if path.is_file()}
+    assert suffixes == {".js", ".css", ".html"}

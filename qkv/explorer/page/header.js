@@ -1,7 +1,7 @@
 // The header: the model, the text inputs, the button Run, the notice and errors.
 
-import { create, createSelect } from "./dom.js";
-import { track } from "./frames.js";
+import { create, createSelect } from "./widgets/dom.js";
+import { track } from "./widgets/frames.js";
 
 const FIELDS_OF_STATE = { text: "text", text_pair: "pair", target: "target" };
 const LABELS = { text: "Text", text_pair: "Second text (optional)", target: "Target (optional; empty: the model's own output)" };

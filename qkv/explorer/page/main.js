@@ -1,23 +1,23 @@
 // The page: header, tabs and the current view, and the state they share.
 
-import { frames, observeTheme, track } from "./frames.js";
-import { createApi } from "./api.js";
-import { createEmbeddedLoader } from "./embedded.js";
-import { createEmbeddedNeurons } from "./embedded-neurons.js";
+import { frames, observeTheme, track } from "./widgets/frames.js";
+import { createApi } from "./data/api.js";
+import { createEmbeddedLoader } from "./data/embedded.js";
+import { createEmbeddedNeurons } from "./data/embedded-neurons.js";
 import { createHeader } from "./header.js";
 import { createViewFrame } from "./view-frame.js";
-import { alignmentView } from "./alignment-view.js";
-import { beamsView } from "./beams-view.js";
-import { compareView } from "./compare-view.js";
-import { generationView } from "./generation-view.js";
-import { headView } from "./head-view.js";
-import { imageView } from "./image-view.js";
-import { matrixView } from "./matrix-view.js";
-import { modelView } from "./model-view.js";
-import { neuronView } from "./neuron-view.js";
-import { patternsView } from "./patterns-view.js";
+import { alignmentView } from "./views/alignment-view.js";
+import { beamsView } from "./views/beams-view.js";
+import { compareView } from "./views/compare-view.js";
+import { generationView } from "./views/generation-view.js";
+import { headView } from "./views/head-view.js";
+import { imageView } from "./views/image-view.js";
+import { matrixView } from "./views/matrix-view.js";
+import { modelView } from "./views/model-view.js";
+import { neuronView } from "./views/neuron-view.js";
+import { patternsView } from "./views/patterns-view.js";
 import { initialState, readState, writeState } from "./state.js";
-import { createWeightStore } from "./weights.js";
+import { createWeightStore } from "./data/weights.js";
 
 const VIEWS = [headView, modelView, matrixView, alignmentView, neuronView, generationView, beamsView, patternsView, imageView, compareView];
 const INPUTS = ["text", "pair", "target", "image"]; // parts of the state that the model reads

@@ -1,6 +1,6 @@
 // The complete state of the page, and its form in the URL's hash, so that a link restores the exact view.
 
-import { clamp } from "./dom.js";
+import { clamp } from "./widgets/dom.js";
 
 const MAX_HEADS_TEXT = 4096;
 const TEXT = { read: value => value, write: value => value };

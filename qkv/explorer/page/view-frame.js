@@ -1,8 +1,8 @@
 // The tabs, and around the current view its tools, the help panel and the menu Save.
 
-import { create, createButton, uniqueId } from "./dom.js";
-import { beginWork } from "./frames.js";
-import { download, svgFile } from "./svg.js";
+import { create, createButton, uniqueId } from "./widgets/dom.js";
+import { beginWork } from "./widgets/frames.js";
+import { download, svgFile } from "./drawing/svg.js";
 
 /** Fill the page's main part with tabs for the views that the model has. */
 export function createViewFrame(app, allViews) {

@@ -2,13 +2,13 @@
 
 import { create, createSelect, prepareCanvas, setOptions } from "./dom.js";
 import { createPainter } from "./frames.js";
-import { CONTRASTS } from "./colors.js";
+import { CONTRASTS } from "../drawing/colors.js";
 import { chosenHeads, createHeadSwatches, createLayerPicker } from "./controls.js";
 import { readFocusWeights, topIndices } from "./focus-weights.js";
-import { readFocus } from "./state.js";
+import { readFocus } from "../state.js";
 import { formatWeight, tokenLabel } from "./token-text.js";
-import { findAttention, headsName, keyTokens, queryTokens } from "./trace.js";
-import { allHeads } from "./weights.js";
+import { findAttention, headsName, keyTokens, queryTokens } from "../data/trace.js";
+import { allHeads } from "../data/weights.js";
 
 function imageOf(trace, attention) {
   return attention.keys.map(name => trace.sequences[name]).find(sequence => sequence.grid && sequence.picture);

@@ -1,7 +1,7 @@
 // What a head mostly attends to: itself, a neighbor, the first token or special tokens; null where no simple pattern dominates.
 
-import { formatWeight } from "./token-text.js";
-import { FULL_WEIGHT } from "./weights.js";
+import { formatWeight } from "../widgets/token-text.js";
+import { FULL_WEIGHT } from "../data/weights.js";
 
 const LEAST_SHARE = 0.4;
 

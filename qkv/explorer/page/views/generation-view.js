@@ -1,14 +1,14 @@
 // Generation step by step: the candidates of every step, what the step attended to, and the choice of another candidate.
 
-import { create, createButton } from "./dom.js";
-import { track } from "./frames.js";
-import { createCandidates } from "./candidates.js";
-import { createHeadSelect, createLayerPicker } from "./controls.js";
-import { createSettings, readSettings } from "./generation-settings.js";
-import { topIndices } from "./focus-weights.js";
-import { formatWeight, shortText, tokenLabel, visibleText } from "./token-text.js";
-import { findAttention, headsName, keyTokens, layerName } from "./trace.js";
-import { FULL_WEIGHT } from "./weights.js";
+import { create, createButton } from "../widgets/dom.js";
+import { track } from "../widgets/frames.js";
+import { createCandidates } from "../widgets/candidates.js";
+import { createHeadSelect, createLayerPicker } from "../widgets/controls.js";
+import { createSettings, readSettings } from "../widgets/generation-settings.js";
+import { topIndices } from "../widgets/focus-weights.js";
+import { formatWeight, shortText, tokenLabel, visibleText } from "../widgets/token-text.js";
+import { findAttention, headsName, keyTokens, layerName } from "../data/trace.js";
+import { FULL_WEIGHT } from "../data/weights.js";
 
 const CANDIDATES = 12;
 const PLAY_DELAY = 450;

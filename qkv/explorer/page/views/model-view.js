@@ -1,12 +1,12 @@
 // Model view: every layer and head as a thumbnail of its weights, with a caption for heads of a simple pattern.
 
-import { create, createSelect, setOptions } from "./dom.js";
-import { track } from "./frames.js";
-import { weightPixels } from "./colors.js";
+import { create, createSelect, setOptions } from "../widgets/dom.js";
+import { track } from "../widgets/frames.js";
+import { weightPixels } from "../drawing/colors.js";
 import { summarizeHead } from "./head-summary.js";
-import { CONTRAST_OPTIONS, createWeightLegend } from "./legend.js";
-import { findAttention, keyTokens, kindName, kindNames, layersOfKind } from "./trace.js";
-import { allHeads } from "./weights.js";
+import { CONTRAST_OPTIONS, createWeightLegend } from "../widgets/legend.js";
+import { findAttention, keyTokens, kindName, kindNames, layersOfKind } from "../data/trace.js";
+import { allHeads } from "../data/weights.js";
 
 const MAX_CELLS = 128; // side of a thumbnail
 const MODEL_HINT = "Choose a head to open it; the arrow keys move between heads.";

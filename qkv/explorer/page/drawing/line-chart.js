@@ -1,9 +1,9 @@
 // A line chart as SVG: one line for each head, with ticks, axis labels and the heads' numbers at the lines' ends.
 
-import { createSvg, remPixels } from "./dom.js";
+import { createSvg, remPixels } from "../widgets/dom.js";
 import { headColor, themeColor } from "./colors.js";
 import { svgText } from "./svg.js";
-import { formatNumber } from "./token-text.js";
+import { formatNumber } from "../widgets/token-text.js";
 
 function niceTicks(low, high, count) {
   const rough = (high - low) / count || 1;

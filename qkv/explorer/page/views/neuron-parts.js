@@ -1,6 +1,6 @@
 // The parts of one query's attention scores, and the equation with the numbers of one key.
 
-import { formatNumber, formatWeight } from "./token-text.js";
+import { formatNumber, formatWeight } from "../widgets/token-text.js";
 
 const MULTIPLICATION = "products";
 

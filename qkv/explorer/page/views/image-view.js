@@ -1,8 +1,8 @@
 // Image view: the weights of one query over the patches of the picture, of two models side by side if they are compared.
 
-import { create } from "./dom.js";
-import { track } from "./frames.js";
-import { createImagePanel, imageLayers } from "./image-panel.js";
+import { create } from "../widgets/dom.js";
+import { track } from "../widgets/frames.js";
+import { createImagePanel, imageLayers } from "../widgets/image-panel.js";
 
 export const imageView = {
   name: "image",

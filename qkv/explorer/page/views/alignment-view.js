@@ -1,16 +1,16 @@
 // Alignment: cross-attention as a matrix of target by source, with both texts above it and export of the word pairs.
 
-import { clamp, create, createCheckbox, createSelect, createSvg, remPixels, setOptions } from "./dom.js";
-import { alignPieces, alignWords, alignedTokens, bestColumns, pharaohPairs } from "./alignment.js";
-import { inkOn, weightColor } from "./colors.js";
-import { createHeadSelect } from "./controls.js";
-import { track } from "./frames.js";
-import { createWeightLegend } from "./legend.js";
+import { clamp, create, createCheckbox, createSelect, createSvg, remPixels, setOptions } from "../widgets/dom.js";
+import { alignPieces, alignWords, alignedTokens, bestColumns, pharaohPairs } from "../data/alignment.js";
+import { inkOn, weightColor } from "../drawing/colors.js";
+import { createHeadSelect } from "../widgets/controls.js";
+import { track } from "../widgets/frames.js";
+import { createWeightLegend } from "../widgets/legend.js";
 import { matrixSvg } from "./matrix-view.js";
-import { download, svgText } from "./svg.js";
-import { measureTokens } from "./token-list.js";
-import { formatWeight, shortText, tokenLabel, visibleText } from "./token-text.js";
-import { headsName } from "./trace.js";
+import { download, svgText } from "../drawing/svg.js";
+import { measureTokens } from "../widgets/token-list.js";
+import { formatWeight, shortText, tokenLabel, visibleText } from "../widgets/token-text.js";
+import { headsName } from "../data/trace.js";
 
 const LEAST_CELL = 0.004; // weights below it have the color of 0
 const LEAST_NUMBER = 0.05; // smaller weights have no number in their cell

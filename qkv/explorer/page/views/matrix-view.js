@@ -1,18 +1,18 @@
 // Matrix view: the weights of one head as a heat map, queries down and keys across; rollout is an option.
 
-import { create, createButton, createCheckbox, createSelect, createSvg, setOptions } from "./dom.js";
-import { weightColor } from "./colors.js";
-import { createHeadSelect, createLayerPicker } from "./controls.js";
-import { canRollOut } from "./embedded.js";
-import { createFocusTable, readFocusWeights } from "./focus-weights.js";
-import { CONTRAST_OPTIONS, createWeightLegend } from "./legend.js";
-import { createMatrixCanvas } from "./matrix-canvas.js";
-import { createMatrixTiles } from "./matrix-tiles.js";
-import { readCell } from "./state.js";
-import { svgText } from "./svg.js";
-import { formatWeight, tokenLabel } from "./token-text.js";
-import { findAttention, headsName, keyTokens, layerName, queryTokens } from "./trace.js";
-import { FULL_WEIGHT } from "./weights.js";
+import { create, createButton, createCheckbox, createSelect, createSvg, setOptions } from "../widgets/dom.js";
+import { weightColor } from "../drawing/colors.js";
+import { createHeadSelect, createLayerPicker } from "../widgets/controls.js";
+import { canRollOut } from "../data/embedded.js";
+import { createFocusTable, readFocusWeights } from "../widgets/focus-weights.js";
+import { CONTRAST_OPTIONS, createWeightLegend } from "../widgets/legend.js";
+import { createMatrixCanvas } from "../drawing/matrix-canvas.js";
+import { createMatrixTiles } from "../drawing/matrix-tiles.js";
+import { readCell } from "../state.js";
+import { svgText } from "../drawing/svg.js";
+import { formatWeight, tokenLabel } from "../widgets/token-text.js";
+import { findAttention, headsName, keyTokens, layerName, queryTokens } from "../data/trace.js";
+import { FULL_WEIGHT } from "../data/weights.js";
 
 const CELL_BLOCK = 32; // side of the block of exact weights fetched around the cursor
 const MAX_SVG_CELLS = 200;

@@ -2,8 +2,8 @@
 
 import { create } from "./dom.js";
 import { formatWeight, tokenLabel } from "./token-text.js";
-import { headsName, passesFilter } from "./trace.js";
-import { FULL_WEIGHT } from "./weights.js";
+import { headsName, passesFilter } from "../data/trace.js";
+import { FULL_WEIGHT } from "../data/weights.js";
 
 /** The specification of the block that has all weights of the focused token. */
 export function focusSpec(attention, heads, focus, smallSpec) {

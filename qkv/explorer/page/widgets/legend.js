@@ -1,7 +1,7 @@
 // Legends: what the colors of weights and of signed numbers mean.
 
 import { create, prepareCanvas, remPixels } from "./dom.js";
-import { signedColor, weightColor } from "./colors.js";
+import { signedColor, weightColor } from "../drawing/colors.js";
 import { formatNumber } from "./token-text.js";
 
 function createRamp(color, label) {

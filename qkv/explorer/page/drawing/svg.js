@@ -1,6 +1,6 @@
 // Pictures as SVG files that stand alone: every color is an attribute, every label is text.
 
-import { createSvg } from "./dom.js";
+import { createSvg } from "../widgets/dom.js";
 import { themeColor } from "./colors.js";
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";

@@ -1,17 +1,17 @@
 // Head view: queries left, keys right, a line for every weight, its opacity the weight and its color the head.
 
-import { clamp, create, createSelect, createSvg, observeSize, prepareCanvas, remPixels, setOptions } from "./dom.js";
-import { createPainter } from "./frames.js";
-import { headColor, themeColor } from "./colors.js";
-import { chosenHeads, createHeadSwatches, createLayerPicker } from "./controls.js";
-import { createFocusTable, focusSentence, focusSpec, readFocusWeights } from "./focus-weights.js";
-import { SCROLLING_LINE_WEIGHT, createGeometry, drawLines, eachLine, svgLines, tilesOf } from "./head-lines.js";
-import { createTokenList, measureTokens } from "./token-list.js";
-import { readFocus, writeFocus } from "./state.js";
-import { svgText } from "./svg.js";
-import { findAttention, hasSegments, keyTokens, layerName, passesFilter, queryTokens } from "./trace.js";
-import { formatWeight, tokenLabel } from "./token-text.js";
-import { allHeads } from "./weights.js";
+import { clamp, create, createSelect, createSvg, observeSize, prepareCanvas, remPixels, setOptions } from "../widgets/dom.js";
+import { createPainter } from "../widgets/frames.js";
+import { headColor, themeColor } from "../drawing/colors.js";
+import { chosenHeads, createHeadSwatches, createLayerPicker } from "../widgets/controls.js";
+import { createFocusTable, focusSentence, focusSpec, readFocusWeights } from "../widgets/focus-weights.js";
+import { SCROLLING_LINE_WEIGHT, createGeometry, drawLines, eachLine, svgLines, tilesOf } from "../drawing/head-lines.js";
+import { createTokenList, measureTokens } from "../widgets/token-list.js";
+import { readFocus, writeFocus } from "../state.js";
+import { svgText } from "../drawing/svg.js";
+import { findAttention, hasSegments, keyTokens, layerName, passesFilter, queryTokens } from "../data/trace.js";
+import { formatWeight, tokenLabel } from "../widgets/token-text.js";
+import { allHeads } from "../data/weights.js";
 
 const FILTERS = [["all", "all"], ["aa", "A → A"], ["ab", "A → B"], ["ba", "B → A"], ["bb", "B → B"]];
 const MAX_SVG_ROWS = 400;

@@ -1,14 +1,14 @@
 // Compare: the same text in two models, one heat map beside the other, with a common cursor where the tokens agree.
 
-import { create, createSelect, setOptions } from "./dom.js";
-import { track } from "./frames.js";
-import { createHeadSelect, createLayerPicker } from "./controls.js";
-import { CONTRAST_OPTIONS, createWeightLegend } from "./legend.js";
-import { createMatrixCanvas } from "./matrix-canvas.js";
-import { createMatrixTiles } from "./matrix-tiles.js";
-import { findAttention, headsName, keyTokens, layerName, queryTokens } from "./trace.js";
-import { tokenLabel } from "./token-text.js";
-import { FULL_WEIGHT } from "./weights.js";
+import { create, createSelect, setOptions } from "../widgets/dom.js";
+import { track } from "../widgets/frames.js";
+import { createHeadSelect, createLayerPicker } from "../widgets/controls.js";
+import { CONTRAST_OPTIONS, createWeightLegend } from "../widgets/legend.js";
+import { createMatrixCanvas } from "../drawing/matrix-canvas.js";
+import { createMatrixTiles } from "../drawing/matrix-tiles.js";
+import { findAttention, headsName, keyTokens, layerName, queryTokens } from "../data/trace.js";
+import { tokenLabel } from "../widgets/token-text.js";
+import { FULL_WEIGHT } from "../data/weights.js";
 
 export const compareView = {
   name: "compare",

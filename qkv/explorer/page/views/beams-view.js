@@ -1,10 +1,10 @@
 // Beam search as a tree: a column for each step, kept hypotheses joined to their parents, the best one highlighted.
 
-import { create, createButton, createSvg, remPixels } from "./dom.js";
-import { track } from "./frames.js";
-import { themeColor } from "./colors.js";
-import { svgText } from "./svg.js";
-import { formatNumber, shortText, tokenLabel, visibleText } from "./token-text.js";
+import { create, createButton, createSvg, remPixels } from "../widgets/dom.js";
+import { track } from "../widgets/frames.js";
+import { themeColor } from "../drawing/colors.js";
+import { svgText } from "../drawing/svg.js";
+import { formatNumber, shortText, tokenLabel, visibleText } from "../widgets/token-text.js";
 
 const MAX_NEW_TOKENS = 40;
 

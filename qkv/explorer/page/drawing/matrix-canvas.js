@@ -1,10 +1,10 @@
 // A heat map on a canvas with pan, zoom, a cell cursor and token labels along the axes.
 
-import { clamp, create, observeSize, prepareCanvas, remPixels } from "./dom.js";
-import { createPainter } from "./frames.js";
+import { clamp, create, observeSize, prepareCanvas, remPixels } from "../widgets/dom.js";
+import { createPainter } from "../widgets/frames.js";
 import { themeColor } from "./colors.js";
-import { roundZoom } from "./state.js";
-import { tokenLabel } from "./token-text.js";
+import { roundZoom } from "../state.js";
+import { tokenLabel } from "../widgets/token-text.js";
 
 const MAX_CELL = 5; // rem
 const MIN_LABEL_SCALE = 9; // pixels per token below which labels would overlap

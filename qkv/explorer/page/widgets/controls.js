@@ -1,8 +1,8 @@
 // The pickers that views share: kind of attention, layer, heads.
 
 import { create, createButton, createSelect, setOptions } from "./dom.js";
-import { headColor, inkOn } from "./colors.js";
-import { findAttention, kindName, kindNames, layerNote, layersOfKind } from "./trace.js";
+import { headColor, inkOn } from "../drawing/colors.js";
+import { findAttention, kindName, kindNames, layerNote, layersOfKind } from "../data/trace.js";
 
 /** Pickers of the kind of attention and of the layer. `onChange(path)` gets the layer's path. */
 export function createLayerPicker({ attentions, onChange }) {

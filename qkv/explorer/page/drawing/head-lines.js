@@ -1,8 +1,8 @@
 // The lines of the head view: which weights are visible, and how they are drawn on a canvas or in an SVG.
 
 import { headColor } from "./colors.js";
-import { createSvg } from "./dom.js";
-import { FULL_WEIGHT } from "./weights.js";
+import { createSvg } from "../widgets/dom.js";
+import { FULL_WEIGHT } from "../data/weights.js";
 
 const LINE_TILE = 128;
 const OPACITY_LEVELS = 32;

@@ -1,10 +1,10 @@
 // Patterns: the mask of every layer, and the position biases as curves over the distance.
 
-import { create, remPixels } from "./dom.js";
-import { track } from "./frames.js";
-import { themeColor } from "./colors.js";
-import { createLineChart } from "./line-chart.js";
-import { kindName } from "./trace.js";
+import { create, remPixels } from "../widgets/dom.js";
+import { track } from "../widgets/frames.js";
+import { themeColor } from "../drawing/colors.js";
+import { createLineChart } from "../drawing/line-chart.js";
+import { kindName } from "../data/trace.js";
 
 const PATTERN_SIZE = 48;
 

@@ -1,15 +1,15 @@
 // Neuron view: how the score of one query with every key comes about, from the vectors to the weight.
 
-import { clamp, create, observeSize, prepareCanvas, remPixels } from "./dom.js";
-import { createPainter, track } from "./frames.js";
-import { signedStyles, themeColor } from "./colors.js";
-import { createHeadSelect, createLayerPicker } from "./controls.js";
-import { createSignedLegend } from "./legend.js";
+import { clamp, create, observeSize, prepareCanvas, remPixels } from "../widgets/dom.js";
+import { createPainter, track } from "../widgets/frames.js";
+import { signedStyles, themeColor } from "../drawing/colors.js";
+import { createHeadSelect, createLayerPicker } from "../widgets/controls.js";
+import { createSignedLegend } from "../widgets/legend.js";
 import { readNeurons, scoreEquation } from "./neuron-parts.js";
-import { readFocus } from "./state.js";
-import { createTokenList, measureTokens } from "./token-list.js";
-import { formatNumber, formatWeight, tokenLabel } from "./token-text.js";
-import { findAttention, keyTokens, queryTokens } from "./trace.js";
+import { readFocus } from "../state.js";
+import { createTokenList, measureTokens } from "../widgets/token-list.js";
+import { formatNumber, formatWeight, tokenLabel } from "../widgets/token-text.js";
+import { findAttention, keyTokens, queryTokens } from "../data/trace.js";
 
 const NEURON_HINT = "Choose a query token on the left; point at a key, or use the arrow keys in the list of keys, to see its numbers.";
 

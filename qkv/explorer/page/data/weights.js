@@ -1,6 +1,6 @@
 // Blocks of attention weights: fetched once, kept while there is room, the ones on the screen first.
 
-import { beginWork } from "./frames.js";
+import { beginWork } from "../widgets/frames.js";
 
 const MAX_BYTES = 192 * 1024 * 1024;
 const MAX_REQUESTS = 4;
