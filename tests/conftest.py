@@ -3,6 +3,8 @@
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Processes that tests start use as many threads as the tests: their threads would compete.
+os.environ.setdefault("OMP_NUM_THREADS", os.environ.get("QKV_THREADS", "1"))
 
 import random
 import tempfile

@@ -9,7 +9,6 @@ import json
 import posixpath
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
