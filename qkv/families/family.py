@@ -4,6 +4,7 @@ checkpoints. Also the heads and class names that many families share. Does not d
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from functools import cache
 from typing import Any
 
 from qkv.spec import DualSpec, HeadSpec, Spec, SpecPart
@@ -88,9 +89,7 @@ class Family(SpecPart):
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The parameters of `base_function` and `build_spec` by name."""
         functions = [function for function in (self.base_function, self.build_spec) if function]
-        parameters = [
-            p for function in functions for p in inspect.signature(function).parameters.values()
-        ]
+        parameters = [p for function in functions for p in list_parameters(function)]
         return {p.name: p for p in parameters if p.kind is not p.VAR_KEYWORD}
 
     @property
@@ -185,6 +184,12 @@ def common_heads(
             ),
         ),
     }
+
+
+@cache
+def list_parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """Return the parameters of a function."""
+    return tuple(inspect.signature(function).parameters.values())
 
 
 def summary_head(

@@ -18,13 +18,15 @@ row that matches a checkpoint name is used."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+LEAVES = ("weight", "bias")  # which a row may leave out
+NUMBER = re.compile(r"\d+|\{\}")
 UNUSED = "-"  # stands for the parameter in the row of a tensor that no parameter is read from
 
 TensorOperation = Callable[[Tensor, int], Tensor]
@@ -100,9 +102,9 @@ class NamesTable:
         unmapped = []
         for parameter_name in parameter_names:
             matches = [
-                (name, operation, *match)
-                for pattern, name, operation in self.rows
-                for match in match_parameter(pattern, parameter_name)
+                (self.rows[row][1], self.rows[row][2], index, match)
+                for row, index, pattern in self.find_patterns(parameter_name)
+                if (match := compile_name_pattern(pattern).fullmatch(parameter_name))
             ]
             if all(operation in ("alias", "copy") for _, operation, _, _ in matches):
                 unmapped.append(parameter_name)
@@ -116,6 +118,25 @@ class NamesTable:
             TensorMapping(name, tuple(parts[i] for i in sorted(parts)), operation)
             for (name, operation), parts in groups.items()
         ]
+
+    def find_patterns(self, parameter_name: str) -> list[tuple[int, int, str]]:
+        """Return the parameter patterns that may match a name, in the order of the table: the row, the
+        part of a fused row, and the pattern."""
+        key = erase_numbers(parameter_name)
+        head, _, last = key.rpartition(".")
+        found = self.patterns.get(key, [])
+        return sorted([*found, *self.patterns.get(head, [])]) if last in LEAVES else found
+
+    @cached_property
+    def patterns(self) -> dict[str, list[tuple[int, int, str]]]:
+        """The parameter patterns of all rows, by their text without numbers."""
+        patterns: dict[str, list[tuple[int, int, str]]] = {}
+        for row, (parameter, _, _) in enumerate(self.rows):
+            head, dot, last = parameter.rpartition(".")
+            for index, part in enumerate(last.split(",")):
+                pattern = head + dot + part
+                patterns.setdefault(erase_numbers(pattern), []).append((row, index, pattern))
+        return patterns
 
     def find_parameter(self, checkpoint_name: str) -> tuple[str, str] | None:
         """Return the parameter name and operation of a checkpoint name; None if it has no row.
@@ -171,9 +192,7 @@ def fill_name_pattern(pattern: str, match: re.Match[str]) -> str:
     return re.sub(r"\{\}", lambda _: numbers.pop(0), pattern) + leaf
 
 
-def match_parameter(pattern: str, parameter_name: str) -> Iterable[tuple[int, re.Match[str]]]:
-    """Yield the matches of a parameter name with the parts of a (fused) row."""
-    head, dot, last = pattern.rpartition(".")
-    for index, part in enumerate(last.split(",")):
-        if match := compile_name_pattern(head + dot + part).fullmatch(parameter_name):
-            yield index, match
+@cache
+def erase_numbers(name: str) -> str:
+    """Return a name or a pattern without its numbers."""
+    return NUMBER.sub("{}", name)
