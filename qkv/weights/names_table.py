@@ -124,8 +124,8 @@ class NamesTable:
         part of a fused row, and the pattern."""
         key = erase_numbers(parameter_name)
         head, _, last = key.rpartition(".")
-        found = self.patterns.get(key, [])
-        return sorted([*found, *self.patterns.get(head, [])]) if last in LEAVES else found
+        patterns = self.patterns.get(key, [])
+        return sorted([*patterns, *self.patterns.get(head, [])]) if last in LEAVES else patterns
 
     @cached_property
     def patterns(self) -> dict[str, list[tuple[int, int, str]]]:

@@ -120,9 +120,10 @@ def check_save(
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (None, "small"), (None, "pooled"), ("small", "small"), ("small", "tall-sharded"),
-        ("tall-sharded", "small"), ("small", "words"), ("pooled", "bert"),
-        ("bert", "pooled"),
+        (None, "small"), ("small", "tall-sharded"), ("tall-sharded", "small"), ("small", "words"),
+        ("pooled", "bert"),
+        *(pytest.param(*names, marks=pytest.mark.slow)
+          for names in ((None, "pooled"), ("small", "small"), ("bert", "pooled"))),
     ],
 )  # fmt: skip
 def test_a_killed_save_leaves_the_old_or_the_new_model(

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -155,8 +156,14 @@ def list_text_files() -> Iterator[Path]:
 def find_british_spellings(paths: Iterable[Path]) -> Iterator[str]:
     for path in paths:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            for match in BRITISH.finditer(line):
-                yield f"{path}:{number} {match[0]}"
+            for word in re.findall(r"\w+", line):
+                if is_british(word):
+                    yield f"{path}:{number} {word}"
+
+
+@cache
+def is_british(word: str) -> bool:
+    return BRITISH.fullmatch(word) is not None
 
 
 def test_the_spelling_is_american() -> None:

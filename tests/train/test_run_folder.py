@@ -231,7 +231,11 @@ def make_recorder(names: list[str]) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(
-    ("name", "flags"), [("causal-lm", ["--torn"]), ("replaced-token-detection", [])]
+    ("name", "flags"),
+    [
+        ("causal-lm", ["--torn"]),
+        pytest.param("replaced-token-detection", [], marks=pytest.mark.slow),
+    ],
 )
 def test_kill_at_every_file_event(name: str, flags: list[str]) -> None:
     """The same command resumes a run from what a kill leaves, and ends with the same files."""
