@@ -21,7 +21,7 @@ from tests.conftest import ROOT
     [("HEADS", HEAD_PALETTE), ("WEIGHTS", WEIGHT_PALETTE), ("SIGNED", SIGNED_PALETTE)],
 )
 def test_the_page_has_the_same_colors(name: str, palette: Palette) -> None:
-    script = (ROOT / "qkv/explorer/page/colors.js").read_text(encoding="utf-8")
+    script = (ROOT / "qkv/explorer/page/drawing/colors.js").read_text(encoding="utf-8")
     for theme, colors in palette._asdict().items():
         match = re.search(rf"const {theme.upper()}_{name} = \[([^\]]*)\]", script)
         assert match is not None

@@ -37,7 +37,7 @@ def test_control_characters_are_visible(text: str, visible: str) -> None:
 
 
 def test_the_page_replaces_the_same_characters() -> None:
-    script = (ROOT / "qkv/explorer/page/token-text.js").read_text(encoding="utf-8")
+    script = (ROOT / "qkv/explorer/page/widgets/token-text.js").read_text(encoding="utf-8")
     match = re.search(r"const INVISIBLE = /(.*)/g;", script)
     assert match is not None
     pattern = re.compile(match[1])
