@@ -50,6 +50,12 @@ class LayerMask:
     scale: int
     bias: BiasCurves | None
 
+    def describe_cells(self) -> str:
+        """Return what a cell and the first columns are, where it is not a token of the text."""
+        notes = [f"a cell: {self.scale} × {self.scale} tokens"] if self.scale > 1 else []
+        notes += [f"the first {self.memory} columns are memory"] if self.memory else []
+        return f" ({'; '.join(notes)})" if notes else ""
+
     def to_json(self) -> dict[str, Any]:
         return {
             "path": self.path,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from qkv.explorer.alignment import align_words
 from qkv.explorer.beams import search_beams
 from qkv.explorer.generation import run_steps
 from qkv.explorer.inputs import InputBuilder, UserInput
-from qkv.explorer.patterns import list_layer_masks
+from qkv.explorer.patterns import LayerMask, list_layer_masks
 from qkv.explorer.score_parts import list_score_parts
 from qkv.explorer.trace import WHOLE, AttentionInfo, Trace
 from qkv.explorer.view_settings import ViewSettings, find_image
@@ -27,6 +27,7 @@ from qkv.pictures.matrix import WeightMatrix, render_matrices_svg
 from qkv.pictures.model_grid import MAX_THUMBNAIL_CELLS, render_model_grid_svg
 from qkv.pictures.neurons import render_neurons_svg
 from qkv.pictures.pattern_masks import render_pattern_masks_svg
+from qkv.pictures.patterns import format_index_ranges
 from qkv.pictures.token_text import format_token, make_visible
 
 PICTURE_PATTERN_SIZE = 32  # queries of a mask
@@ -85,9 +86,8 @@ class PictureInput:
     def describe(self, heads: str | None = None) -> str:
         """Return the attention in words: "encoder self-attention, layer 3, head 2"."""
         info, head = self.info, self.settings.head
-        kind = "cross-attention" if info.kind == "cross" else "self-attention"
         heads = heads or ("all heads" if head is None else f"head {head}")
-        return f"{info.stack} {kind}, layer {info.layer}, {heads} (counted from 0)"
+        return f"{info.kind_name}, layer {info.layer}, {heads} (counted from 0)"
 
     def compute_mean(self, info: AttentionInfo) -> Tensor:
         """Return the weights (T, S) of the head, or the mean of all heads."""
@@ -143,8 +143,8 @@ def draw_head_view(picture: PictureInput) -> str:
 
 
 def draw_model_view(picture: PictureInput) -> str:
-    kind = picture.info.kind, picture.info.stack
-    infos = [info for info in picture.trace.attentions.values() if (info.kind, info.stack) == kind]
+    name = picture.info.kind_name
+    infos = [info for info in picture.trace.attentions.values() if info.kind_name == name]
     size = max(max(info.shape) for info in infos)
     pool = math.ceil(size / MAX_THUMBNAIL_CELLS)
     layers = [
@@ -154,8 +154,7 @@ def draw_model_view(picture: PictureInput) -> str:
         )
         for info in infos
     ]
-    name = "cross-attention" if picture.info.kind == "cross" else "self-attention"
-    return render_model_grid_svg(picture.name, f"{picture.info.stack} {name}", layers, pool)
+    return render_model_grid_svg(picture.name, name, layers, pool)
 
 
 def draw_matrix_view(picture: PictureInput) -> str:
@@ -257,24 +256,37 @@ def draw_beams_view(picture: PictureInput) -> str:
 
 
 def draw_patterns_view(picture: PictureInput) -> str:
-    masks: dict[tuple[str, bytes], tuple[str, Tensor]] = {}
-    curves: dict[bytes, tuple[str, tuple[int, ...], Tensor]] = {}
-    layers = list_layer_masks(picture.trace.model, PICTURE_PATTERN_SIZE)
-    if not layers:
+    """Draw each mask and each position bias once, with the layers that have it."""
+    attentions = picture.trace.attentions
+    masks: dict[tuple[str, str, bytes], list[LayerMask]] = {}
+    biases: dict[tuple[str, bytes], list[LayerMask]] = {}
+    for layer in list_layer_masks(picture.trace.model, PICTURE_PATTERN_SIZE):
+        if layer.path not in attentions:
+            continue
+        kind = attentions[layer.path].kind_name
+        masks.setdefault((kind, layer.pattern, layer.mask.numpy().tobytes()), []).append(layer)
+        if layer.bias is not None:
+            biases.setdefault((kind, layer.bias.values.numpy().tobytes()), []).append(layer)
+    if not masks:
         raise ValueError(
             "view 'patterns': this model has nothing to show in it, expected a Transformer"
         )
-    for layer in layers:
-        key = layer.pattern, layer.mask.numpy().tobytes()
-        name = f"{layer.pattern}: {layer.path}"
-        if layer.scale > 1:
-            name += f" (a cell: {layer.scale} × {layer.scale} tokens)"
-        masks.setdefault(key, (name, layer.mask.bool()))
-        if layer.bias is not None:
-            curve = layer.bias.name, layer.bias.distances, layer.bias.values
-            curves.setdefault(layer.bias.values.numpy().tobytes(), curve)
-    subtitle = "masks of the layers (rows: queries, columns: keys)"
-    return render_pattern_masks_svg(picture.name, subtitle, [*masks.values()], [*curves.values()])
+
+    def name_layers(layers: Sequence[LayerMask]) -> str:
+        infos = [attentions[layer.path] for layer in layers]
+        indices = [*dict.fromkeys(info.layer for info in infos)]
+        return f"{infos[0].kind_name}, {format_index_ranges('layer', indices)}"
+
+    named_masks = []
+    for (_, pattern, _), layers in masks.items():
+        cells = layers[0].describe_cells()
+        named_masks.append((f"{pattern}: {name_layers(layers)}{cells}", layers[0].mask.bool()))
+    curves = []
+    for layers in biases.values():
+        bias = layers[0].bias
+        assert bias is not None
+        curves.append((f"{bias.name} of {name_layers(layers)}", bias.distances, bias.values))
+    return render_pattern_masks_svg(picture.name, "masks of the layers", named_masks, curves)
 
 
 def draw_image_view(picture: PictureInput) -> str:

@@ -57,6 +57,11 @@ class AttentionInfo:
     select: str
     has_neurons: bool
 
+    @property
+    def kind_name(self) -> str:
+        """encoder self-attention, decoder cross-attention"""
+        return f"{self.stack} {self.kind}-attention"
+
 
 class Trace:
     """One forward pass of a model, with the weights of all of its attentions."""

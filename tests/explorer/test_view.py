@@ -176,6 +176,25 @@ def test_pictures_of_hostile_texts(name: str, view_name: str) -> None:
     assert not set(svg) & {"\u202e", "\u2028"}
 
 
+@pytest.mark.parametrize(
+    ("name", "captions"),
+    [
+        ("gpt3", ["causal: decoder self-attention, layers 0, 2 ×2",
+                  "banded(3): decoder self-attention, layer 1 "]),
+        ("t5", ["full: encoder self-attention, layers 0-1 ×2", "full: decoder cross-attention, layers 0-2 ×3",
+                "T5 relative position bias of encoder self-attention, layers 0-1 ×2",
+                "T5 relative position bias of decoder self-attention, layers 0-2 ×3"]),
+        ("transformer-xl",
+         ["causal: decoder self-attention, layers 0-1 ×2 (the first 5 columns are memory)"]),
+    ],
+)  # fmt: skip
+def test_the_picture_of_patterns_names_all_layers(name: str, captions: list[str]) -> None:
+    text = " ".join(get_text(parse_svg(build_view(name, view="patterns").svg())).split())
+    plain = text.replace("\u2068", "").replace("\u2069", "")
+    for caption in captions:
+        assert caption in plain
+
+
 def test_one_head_and_one_query() -> None:
     every, one, query = (
         build_view("bert", view="head", **settings).svg()

@@ -53,7 +53,7 @@ export function hasSegments(trace, attention) {
 
 /** "mean of 12 heads", "head 3" or "mean of heads 1, 4, 7". */
 export function headsName(heads, count) {
-  if (heads === "mean") return `mean of ${count} heads`;
+  if (heads === "mean") return count === 1 ? "head 0" : `mean of ${count} heads`;
   if (!Array.isArray(heads)) return `head ${heads}`;
   if (heads.length === 1) return `head ${heads[0]}`;
   return heads.length === count ? `mean of ${count} heads` : `mean of heads ${heads.join(", ")}`;

@@ -21,7 +21,7 @@ export const patternsView = {
 };
 
 function openPatternsView({ body }, app) {
-  const status = create("p", { class: "status", role: "status", text: "Layers with the same mask share a picture." });
+  const status = create("p", { class: "status", role: "status", text: "A row is a query, a column a key; filled cells may be attended to. Layers with the same mask share a picture." });
   const cards = create("div", { class: "cards" });
   const charts = create("div");
   body.append(status, cards, charts);

@@ -34,14 +34,15 @@ export function createLayerPicker({ attentions, onChange }) {
   return { element, update, neighbor };
 }
 
-/** A picker of one head, or of the mean of all heads. */
+/** A picker of one head, or of the mean of all heads; of a single head, which is its own mean, there is no choice. */
 export function createHeadSelect({ label = "Head", onChange }) {
   const { element, select } = createSelect({ label, options: [], value: "", onChange: value => onChange(value === "mean" ? value : Number(value)) });
   return {
     element,
     update(head, count, hasMean = true) {
       const heads = Array.from({ length: count }, (_, i) => [i, `head ${i}`]);
-      setOptions(select, hasMean ? [["mean", `mean of ${count} heads`], ...heads] : heads, head);
+      const means = hasMean ? [["mean", `mean of ${count} heads`]] : [];
+      setOptions(select, count === 1 ? [[head, "head 0"]] : [...means, ...heads], head);
     },
   };
 }
