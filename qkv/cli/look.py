@@ -68,7 +68,7 @@ def look(
     target
         text of the decoder; default: what the model generates
     image
-        picture file, for models of images
+        picture file, for models of images; animated image, for models of clips
     src_lang
         source language of a multilingual model; German and English are detected
     tgt_lang

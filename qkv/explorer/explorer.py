@@ -19,7 +19,7 @@ from torch import Tensor
 from qkv.explorer.beams import search_beams
 from qkv.explorer.examples import list_examples
 from qkv.explorer.generation import run_step
-from qkv.explorer.images import hash_image, open_uploaded_image
+from qkv.explorer.images import hash_image, open_uploaded_image, reads_clips
 from qkv.explorer.inputs import MAX_TOKENS, InputBuilder, UserInput
 from qkv.explorer.patterns import list_layer_masks
 from qkv.explorer.requests import (
@@ -80,6 +80,7 @@ class Explorer:
             "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
             "architecture": inputs.architecture,
             "inputs": inputs.describe_inputs(),
+            "reads_clips": reads_clips(model),
             "can_generate": inputs.can_generate,
             "other_model": self.other and self.other.name,
         }
@@ -113,7 +114,7 @@ class Explorer:
 
     def add_image(self, data: bytes) -> dict[str, Any]:
         """Keep an uploaded image, and return its name in other requests."""
-        image = open_uploaded_image(data)
+        image = open_uploaded_image(data, reads_clips(self.main.inputs.model))
         name = hash_image(data)
         self.images[name] = image
         while len(self.images) > MAX_IMAGES:

@@ -1,38 +1,52 @@
-"""Images as the inputs of a trace: the pixels that a model reads, and its patches as tokens."""
+"""Images and clips as the inputs of a trace: the pixels that a model reads, and patches or frames as
+tokens."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import io
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from qkv.data.encode.images import build_image, open_image
+from qkv.data.encode.images import build_image, open_frames, open_image
 from qkv.explorer.labels import TokenLabel, TokenSequence
 from qkv.model.model import Model
-from qkv.spec import ConvolutionSpec, PatchSpec, find_patches
+from qkv.spec import ConvolutionSpec, FrameSpec, PatchSpec, find_patches
 from qkv.tasks.images import (
     ImageInput,
     check_image_inputs,
     load_image_processor,
+    read_frames,
     read_pixel_values,
 )
 
 MAX_UPLOAD_BYTES = 2**24  # of an uploaded file
 CLASS_TOKEN = "[class]"
+FRAME_COLUMNS = 8
 
 
 def reads_images(model: Model) -> bool:
-    """Return whether a model reads images; a model of clips does not."""
-    return isinstance(find_patches(model.spec), PatchSpec | ConvolutionSpec)
+    """Return whether a model reads images or clips."""
+    return find_patches(model.spec) is not None
+
+
+def reads_clips(model: Model) -> bool:
+    """Return whether a model reads clips, whose frames are its tokens."""
+    return isinstance(find_patches(model.spec), FrameSpec)
 
 
 def read_image(model: Model, image: ImageInput) -> tuple[Tensor, TokenSequence]:
-    """Return the pixel values (1, channels, height, width) and the labels of the patches."""
+    """Return the pixel values (1, channels, height, width) and the labels of the patches; of a clip,
+    (1, frames, channels, height, width) and the labels of the frames."""
+    if reads_clips(model):
+        return read_clip(model, image)
     check_image_inputs([image])
     processor = load_image_processor(model)
     pixels = processor.read_pixels(image)
@@ -60,6 +74,35 @@ def label_patches(model: Model, picture: str) -> TokenSequence:
     )
 
 
+def read_clip(model: Model, clip: ImageInput) -> tuple[Tensor, TokenSequence]:
+    """Return the pixel values (1, frames, channels, height, width) and a token for every frame; the
+    picture of the clip is a grid of its frames."""
+    processor = load_image_processor(model)
+    frames = np.stack([processor.read_pixels(frame) for frame in read_frames(model, clip)])
+    parameter = next(model.net.parameters())
+    pixel_values = torch.from_numpy(np.stack([processor(frame) for frame in frames]))[None]
+    rows, columns = grid = choose_grid(len(frames))
+    height, width, channels = frames.shape[1:]
+    cells = frames.reshape(rows, columns, height, width, channels).swapaxes(1, 2)
+    picture = build_image(cells.reshape(rows * height, columns * width, channels))
+    names = tuple(f"frame {i}" for i in range(len(frames)))
+    sequence = TokenSequence(
+        label="clip",
+        tokens=tuple(TokenLabel(text=name, word=i) for i, name in enumerate(names)),
+        words=names,
+        picture=encode_picture(picture),
+        grid=grid,
+    )
+    return pixel_values.to(parameter.device, parameter.dtype), sequence
+
+
+def choose_grid(num_frames: int) -> tuple[int, int]:
+    """Return the rows and columns of a full grid of frames, with about FRAME_COLUMNS columns."""
+    divisors = [count for count in range(1, num_frames + 1) if num_frames % count == 0]
+    columns = min(divisors, key=lambda count: abs(math.log(count / FRAME_COLUMNS)))
+    return num_frames // columns, columns
+
+
 def encode_picture(image: Any) -> str:
     """Return a Pillow image as a data URL."""
     buffer = io.BytesIO()
@@ -67,8 +110,9 @@ def encode_picture(image: Any) -> str:
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def open_uploaded_image(data: bytes) -> Any:
-    """Return the Pillow image of an uploaded file; raise ValueError if it is none."""
+def open_uploaded_image(data: bytes, is_clip: bool = False) -> Any:
+    """Return the Pillow image of an uploaded file, or the frames of a clip; raise ValueError if it is
+    none."""
     if len(data) > MAX_UPLOAD_BYTES:
         raise ValueError(
             f"the image has {len(data):,} bytes, expected at most {MAX_UPLOAD_BYTES:,}; "
@@ -78,7 +122,7 @@ def open_uploaded_image(data: bytes) -> Any:
         path = Path(folder) / "image"
         path.write_bytes(data)
         try:
-            return open_image(path)
+            return open_frames(path) if is_clip else open_image(path)
         except ValueError as error:
             raise ValueError(str(error).replace(str(path), "the image")) from None
 

@@ -12,7 +12,7 @@ from qkv.pictures.image_weights import (
     PANEL_TITLE_HEIGHT,
     draw_image_panels,
 )
-from qkv.pictures.svg import escape_xml
+from qkv.pictures.svg import escape_xml, format_pixels
 from qkv.tasks.write.caption import Caption
 
 MAX_CAPTION_SHADE = 0.85  # opacity over a place without weight
@@ -29,7 +29,7 @@ def render_caption_svg(image: bytes, mime_type: str, caption: Caption) -> str:
         shades = MAX_CAPTION_SHADE * (1 - square / square.max().clamp(min=1e-9))
         panels.append((token, shades))
     drawing = draw_image_panels(image, mime_type, panels, num_columns=max(len(panels), 1))
-    width = drawing.width + 2 * PANEL_GAP
+    width = format_pixels(drawing.width + 2 * PANEL_GAP)
     height = PANEL_TITLE_HEIGHT + PANEL_SIZE + PANEL_GAP
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '

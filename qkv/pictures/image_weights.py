@@ -24,7 +24,7 @@ from qkv.pictures.svg import (
 )
 from qkv.pictures.token_text import fit_token, format_token, format_weight, make_visible
 
-PANEL_SIZE = 128  # of the longer side, in pixels
+PANEL_SIZE = 128  # of the side of a square, in pixels
 PANEL_GAP = 12
 PANEL_TITLE_HEIGHT = 20
 IMAGE_TITLE_HEIGHT = 24  # of one of several images
@@ -110,14 +110,15 @@ def draw_image_panels(
     sizes = [measure_panel(*shades.shape) for _, shades in panels]
     parts = [define_image(name, image, mime_type, *size) for size in dict.fromkeys(sizes)]
     row_height = PANEL_TITLE_HEIGHT + max((height for _, height in sizes), default=0) + PANEL_GAP
-    columns = (PANEL_SIZE - 4) / (RELATIVE_CHARACTER_WIDTH * TEXT_SIZE)
+    step = max((width for width, _ in sizes), default=0) + PANEL_GAP
     for index, ((label, shades), (width, height)) in enumerate(zip(panels, sizes, strict=True)):
         row, column = divmod(index, num_columns)
-        x = column * (PANEL_SIZE + PANEL_GAP)
+        title = fit_token(label, (width - 4) / (RELATIVE_CHARACTER_WIDTH * TEXT_SIZE))
+        x = column * step
         y = row * row_height + PANEL_TITLE_HEIGHT
         body = [
             f"<title>{escape_xml(format_token(label, 200))}</title>",
-            draw_svg_text(width / 2, -6, fit_token(label, columns), "", "middle"),
+            draw_svg_text(width / 2, -6, title, "", "middle"),
             f'<use href="#{get_image_name(name, width, height)}"/>',
             draw_shades(shades, width, height),
         ]
@@ -126,14 +127,14 @@ def draw_image_panels(
         place = f"{format_pixels(x)} {format_pixels(y)}"
         parts.append(f'<g transform="translate({place})">{"".join(body)}</g>')
     num_rows = -(-len(panels) // num_columns)
-    width = min(len(panels), num_columns) * (PANEL_SIZE + PANEL_GAP) - PANEL_GAP
+    width = min(len(panels), num_columns) * step - PANEL_GAP
     return SvgDrawing(width, num_rows * row_height - PANEL_GAP, "\n".join(parts), "")
 
 
 def measure_panel(rows: int, columns: int) -> tuple[float, float]:
-    """Return the width and the height of a panel whose patches are squares."""
-    longer = max(rows, columns)
-    return PANEL_SIZE * columns / longer, PANEL_SIZE * rows / longer
+    """Return the width and the height of a panel whose patches are squares; all panels have one area."""
+    ratio = (columns / rows) ** 0.5
+    return PANEL_SIZE * ratio, PANEL_SIZE / ratio
 
 
 def get_image_name(name: str, width: float, height: float) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
 import qkv
 from qkv.explorer.explorer import Explorer, NamedModel
+from qkv.explorer.images import reads_clips
 from qkv.explorer.inputs import InputBuilder, TraceInputs, UserInput
 from qkv.explorer.trace import Trace
 from tests.support import saved_models, tiny
@@ -27,8 +29,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     **{
         name: (name, {})
         for name in tiny.FAMILIES
-        if name not in (*tiny.WITHOUT_ATTENTION, "video-transformer")
+        if name not in tiny.WITHOUT_ATTENTION
     },
+    "video-transformer": ("video-transformer", dict(num_channels=3)),
     **{f"bert-{name}": ("bert", dict(positions=name)) for name in ("t5", "alibi", "rotary", "xl")},
     **{
         name: (family, changes)
@@ -94,13 +97,19 @@ def build_image(color: tuple[int, int, int] = (200, 30, 10)) -> Any:
     return image
 
 
+def build_clip(num_frames: int = 6) -> Any:
+    """Return the frames of a clip whose color changes: (T, H, W, 3)."""
+    return np.stack([np.asarray(build_image((40 * i, 30, 10))) for i in range(num_frames)])
+
+
 def build_user_input(builder: InputBuilder) -> UserInput:
     """Return a text, an image and a target, as far as a model reads them."""
     reads = builder.describe_inputs()
+    image = build_clip() if reads_clips(builder.model) else build_image()
     return UserInput(
         text=TEXT if reads["text"] else "",
         target=TARGET if reads["target"] else None,
-        image=build_image() if reads["image"] else None,
+        image=image if reads["image"] else None,
     )
 
 

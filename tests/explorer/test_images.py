@@ -6,12 +6,19 @@ import base64
 import io
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from qkv.explorer import images as images_module
-from qkv.explorer.images import hash_image, label_patches, open_uploaded_image, read_image
+from qkv.explorer.images import (
+    choose_grid,
+    hash_image,
+    label_patches,
+    open_uploaded_image,
+    read_image,
+)
 from qkv.tasks.images import load_image_processor
 from tests.explorer import models
 from tests.support.errors import assert_error
@@ -24,6 +31,12 @@ def encode(image: Any, image_format: str = "PNG", **settings: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, format=image_format, **settings)
     return buffer.getvalue()
+
+
+def decode_picture(url: str) -> Any:
+    prefix = "data:image/png;base64,"
+    assert url.startswith(prefix)
+    return Image.open(io.BytesIO(base64.b64decode(url.removeprefix(prefix))))
 
 
 @pytest.mark.parametrize("name", ["vit", "clip", "vision-encoder-decoder", "show-attend-tell"])
@@ -44,14 +57,54 @@ def test_patches_have_rows_and_columns(name: str) -> None:
     assert words == [None] * has_class_token + [*range(9)]
 
 
+@pytest.mark.parametrize(
+    ("num_frames", "grid"),
+    [
+        (1, (1, 1)),
+        (6, (1, 6)),
+        (7, (1, 7)),
+        (16, (2, 8)),
+        (26, (2, 13)),
+        (64, (8, 8)),
+        (31, (1, 31)),
+    ],
+)
+def test_frames_fill_a_grid(num_frames: int, grid: tuple[int, int]) -> None:
+    assert choose_grid(num_frames) == grid
+
+
+def test_the_picture_of_a_clip_has_its_frames_in_order() -> None:
+    model = models.build_model("video-transformer")
+    clip = models.build_clip(12)  # two rows of six: the grid closest to eight columns
+    pixel_values, sequence = read_image(model, clip)
+    processor = load_image_processor(model)
+    expected = np.stack([processor(frame) for frame in clip])
+    np.testing.assert_allclose(pixel_values[0].numpy(), expected, rtol=1e-6, atol=1e-6)
+    assert sequence.picture is not None
+    assert sequence.grid is not None
+    rows, columns = sequence.grid
+    picture = np.asarray(decode_picture(sequence.picture).convert("RGB"))
+    height, width = picture.shape[0] // rows, picture.shape[1] // columns
+    for i, frame in enumerate(clip):
+        row, column = divmod(i, columns)
+        cell = picture[row * height : (row + 1) * height, column * width : (column + 1) * width]
+        np.testing.assert_array_equal(cell, processor.read_pixels(frame))
+
+
+def test_an_uploaded_clip_keeps_its_frames() -> None:
+    images = [Image.fromarray(frame) for frame in models.build_clip(5)]
+    data = encode(images[0], "GIF", save_all=True, append_images=images[1:])
+    assert len(open_uploaded_image(data, is_clip=True)) == 5
+    message = assert_error(lambda: open_uploaded_image(b"text", is_clip=True), "the image")
+    assert "/" not in message
+
+
 def test_the_picture_is_what_the_model_reads() -> None:
     """Resized and cropped: the colors of the pixels follow from the pixel values."""
     model = models.build_model("vit")
     pixel_values, sequence = read_image(model, models.build_image())
     assert sequence.picture is not None
-    prefix = "data:image/png;base64,"
-    assert sequence.picture.startswith(prefix)
-    picture = Image.open(io.BytesIO(base64.b64decode(sequence.picture.removeprefix(prefix))))
+    picture = decode_picture(sequence.picture)
     assert picture.size == (12, 12)
     colors = torch.tensor([*picture.convert("RGB").tobytes()]).reshape(12, 12, 3)
     processor = load_image_processor(model)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 import qkv
 from qkv.explorer import inputs as inputs_module
@@ -295,9 +296,29 @@ def test_a_model_of_images_needs_no_tokenizer() -> None:
     assert len(trace.shapes) == 2
 
 
-def test_models_of_clips_are_refused() -> None:
-    model = models.build_changed_model("video-transformer")
-    assert_error(lambda: InputBuilder(model=model), "video-transformer", "reads clips")
+def test_the_frames_of_a_clip_are_tokens(tmp_path: Path) -> None:
+    builder = build_builder("video-transformer")
+    frames = models.build_clip(6)
+    images = [Image.fromarray(frame) for frame in frames]
+    images[0].save(tmp_path / "clip.gif", save_all=True, append_images=images[1:])
+    for clip in (frames, images, tmp_path / "clip.gif"):
+        inputs = builder.build(UserInput(image=clip))
+        trace = Trace(builder.model, inputs)
+        assert {shape[1:] for shape in trace.shapes.values()} == {(6, 6)}
+        assert [token.text for token in inputs.sequences["encoder"].tokens] == [
+            f"frame {i}" for i in range(6)
+        ]
+    assert_error(lambda: builder.build(UserInput(image=3)), "a clip is a int, expected the path")
+    too_many = builder.model.args["max_positions"] + 1
+    clip = models.build_clip(6).repeat(too_many, 0)[:too_many]
+    assert_error(
+        lambda: builder.build(UserInput(image=clip)), f"{too_many} frames, expected at most"
+    )
+
+
+def test_a_recurrent_model_of_clips_has_no_attention() -> None:
+    model = models.build_tiny_model("video-transformer", cell="gru")
+    assert_error(lambda: InputBuilder(model=model), "video-transformer", "no attention")
 
 
 def test_heads_that_generate() -> None:

@@ -322,7 +322,9 @@ def test_a_trace_does_not_change_the_model(name: str) -> None:
 def test_which_models_predict_tokens() -> None:
     names = [name for name in tiny.FAMILIES if name in models.MODELS]
     predicts = {name: models.build_trace_inputs(name).predicts for name in names}
-    readers = "bert roberta albert distilbert electra modernbert xlnet vit clip".split()
+    readers = (
+        "bert roberta albert distilbert electra modernbert xlnet vit clip video-transformer".split()
+    )
     assert {name for name, sequence in predicts.items() if sequence is None} == {*readers}
     assert {*predicts.values()} == {None, "decoder"}
 

@@ -64,7 +64,7 @@ def test_the_image_is_once_in_the_file_for_each_shape() -> None:
     assert svg.count(base64.b64encode(PICTURE).decode()) == len(images) == 2
     uses = [use.attrib["href"].removeprefix("#") for use in root.iter(f"{SVG}use")]
     sizes = [(images[use].attrib["width"], images[use].attrib["height"]) for use in uses]
-    assert sizes == [("128", "128"), ("128", "128"), ("128", "64")]
+    assert sizes == [("128", "128"), ("128", "128"), ("181", "90.5")]  # of one area
     assert {image.attrib["preserveAspectRatio"] for image in images.values()} == {"xMidYMid slice"}
 
 
@@ -96,7 +96,8 @@ def test_a_patch_is_outlined() -> None:
     svg = render(panels, image=PICTURE, mime_type="image/png", patches=[(3, 5), None])
     (patch,) = list_elements(parse_page(svg), "rect", "patch")
     values = [float(patch.attrib[name]) for name in ("x", "y", "width", "height")]
-    assert values == [5 * 16, 3 * 16, 16, 16]
+    side = PANEL_SIZE * 2**0.5 / 8
+    assert values == pytest.approx([5 * side, 3 * side, side, side], abs=0.01)
 
 
 def test_names_may_be_any_text_and_weights_may_be_zero() -> None:

@@ -57,7 +57,7 @@ export function createHeader(app) {
   /** A picture goes to the server at once; the state keeps its name there. */
   function createImageField() {
     const input = create("input", { type: "file", accept: "image/*", on: { change: () => { if (input.files.length) upload(input.files[0]); } } });
-    return create("label", { class: "input image" }, create("span", { text: "Picture" }), input);
+    return create("label", { class: "input image" }, create("span", { text: model.reads_clips ? "Clip (animated image)" : "Picture" }), input);
   }
 
   async function upload(file) {

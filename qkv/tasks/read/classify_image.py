@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkv.data.encode.images import ImageProcessor, open_frames
+from qkv.data.encode.images import ImageProcessor
 from qkv.memory import is_memory_error
 from qkv.model.inputs import build_input_batch, check_inputs
 from qkv.tasks.base import InputRow, ResultT, Task, get_model_label_names
@@ -33,6 +32,7 @@ from qkv.tasks.images import (
     check_image_inputs,
     get_image_features,
     load_image_processor,
+    read_frames,
 )
 from qkv.tasks.read.classify import (
     SCORE_FUNCTIONS,
@@ -195,20 +195,7 @@ class FrameTagTask(PixelTask[tuple[FrameLabel, ...]]):
     requirement: ClassVar[TaskRequirement] = FRAME_CLASSIFICATION_REQUIREMENT
 
     def read_pixel_values(self, task_input: ImageInput) -> PixelValues:
-        is_path = isinstance(task_input, str | Path)
-        frames = open_frames(task_input) if is_path else task_input
-        if not isinstance(frames, list | np.ndarray) or not len(frames):
-            raise ValueError(
-                f"a clip is a {type(frames).__name__}, expected the path of an animated image or of a "
-                "folder of images, or an array (frames, height, width)"
-            )
-        limit = self.model.args.get("max_positions")
-        if limit is not None and len(frames) > limit:
-            name = str(task_input) if is_path else "a clip"
-            raise ValueError(
-                f"{name}: {len(frames)} frames, expected at most {limit}, the number of positions of "
-                "the model; cut the clip into parts"
-            )
+        frames = read_frames(self.model, task_input)
         return np.stack([self.image_processor(frame) for frame in frames])  # (T, C, H, W)
 
     def count_tokens(self, row: PixelValues) -> int:

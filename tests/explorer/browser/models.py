@@ -37,6 +37,7 @@ GIVEN: dict[str, dict[str, str]] = {
     "transformer": dict(text=TEXT, target=TARGET),
     "transformer-xl": dict(text=TEXT, text_pair=PAIR),
     "vit": {},
+    "video-transformer": {},
     "show-attend-tell": {},
     "builtin:translate": dict(text=GERMAN),
 }
@@ -69,8 +70,8 @@ def load_model(name: str, extra_tokens: tuple[str, ...] = (), type_name: str = "
     `extra_tokens` and `type_name` are those of the tokenizer."""
     if name.startswith("builtin:"):
         return qkv.load(name)
-    if name == "vit":
-        return tiny.build(name, dtype=torch.float32)
+    if name in ("vit", "video-transformer"):
+        return tiny.build(name, dtype=torch.float32, num_channels=3)
     tokenizer = train_tokenizer(TEMPLATES.get(name, "gpt"), extra_tokens, type_name)
     sizes: dict[str, Any] = dict(vocab_size=len(tokenizer))
     if extra_tokens:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from tests.explorer.browser.conftest import OpenPage
 from tests.explorer.browser.explorer_page import ExplorerPage
 from tests.explorer.browser.models import GIVEN, TEXT, compute_weights, load_model, split_tokens
 from tests.explorer.browser.site import Site
+from tests.explorer.models import build_clip
 
 ALL_MODELS = ["head", "model", "matrix"]
 DECODERS = [*ALL_MODELS, "neuron", "generation", "beams", "patterns"]
@@ -179,6 +181,27 @@ def test_clip_reads_an_uploaded_picture(open_page: OpenPage, site: Site, picture
     assert page.texts(".tokens.query .token") == ["[class]"] + [
         f"{row},{column}" for row in range(3) for column in range(3)
     ]
+
+
+def test_the_frames_of_an_uploaded_clip(open_page: OpenPage, site: Site, tmp_path: Path) -> None:
+    frames = [Image.fromarray(frame) for frame in build_clip(6)]
+    frames[0].save(tmp_path / "clip.gif", save_all=True, append_images=frames[1:])
+    page = open_page(site.explore("video-transformer"))
+    page.page.set_input_files("input[type=file]", tmp_path / "clip.gif")
+    page.page.wait_for_selector("#tab-image")
+    page.wait()
+    page.choose_view("image")
+    names = [f"frame {i}" for i in range(6)]
+    options = page.select("Query").locator("option").all_text_contents()
+    assert [text.strip("\u2068\u2069") for text in options] == names
+    width, height = page.find(".overlay").evaluate("box => [box.clientWidth, box.clientHeight]")
+    assert abs(width / height - 6) < 0.1  # six square frames in a row
+    page.find(".overlay canvas").hover(position={"x": width * 2.5 / 6, "y": height / 2})
+    page.wait()
+    assert page.status.startswith("\u2068frame 2\u2069 → ")
+    assert {token for token, _ in page.status_weights} <= {*names}
+    page.choose_view("head")
+    assert page.texts(".tokens.query .token") == names
 
 
 def test_the_weights_over_a_picture(open_page: OpenPage, site: Site, picture: Path) -> None:

@@ -8,8 +8,8 @@ export const imageView = {
   name: "image",
   label: "Image",
   help: {
-    sentences: ["The bright patches of the picture are the ones that the chosen query attends to; the others are dimmed.",
-      "Point at a patch, or choose a query in the list, and switch heads on and off to see how the mean of their weights changes."],
+    sentences: ["The bright patches of the picture, or frames of a clip, are the ones that the chosen query attends to; the others are dimmed.",
+      "Point at one, or choose a query in the list, and switch heads on and off to see how the mean of their weights changes."],
     equation: "weights = softmax(QKᵀ / √d), shown for the keys that are patches",
   },
   isAvailable: app => imageLayers(app.trace).length > 0,

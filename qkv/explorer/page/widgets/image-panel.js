@@ -29,8 +29,8 @@ export function createImagePanel({ app, name, trace, weights, fields: [pathField
   const picture = create("img", { alt: "The picture the model looks at" });
   const canvas = create("canvas", { role: "img" });
   const status = create("p", { class: "status", role: "status" });
-  const element = create("section", { "aria-label": name }, create("div", { class: "tools" }, picker.element, querySelect.element, swatches.element), status,
-    create("div", { class: "overlay" }, picture, canvas));
+  const overlay = create("div", { class: "overlay" }, picture, canvas);
+  const element = create("section", { "aria-label": name }, create("div", { class: "tools" }, picker.element, querySelect.element, swatches.element), status, overlay);
   let attention, image, queries, keys, heads, hovered = null, offset = 0;
   const requestDraw = createPainter(draw);
   picture.addEventListener("load", requestDraw);
@@ -56,6 +56,7 @@ export function createImagePanel({ app, name, trace, weights, fields: [pathField
     picker.update(attention.path);
     swatches.update(heads, attention.heads);
     setOptions(querySelect.select, queries.map((token, i) => [i, tokenLabel(token, 24)]), currentQuery());
+    overlay.style.setProperty("--aspect", image.grid[1] / image.grid[0]);
     if (picture.src !== image.picture) picture.src = image.picture;
     requestDraw();
   }
