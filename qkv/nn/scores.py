@@ -61,6 +61,8 @@ class ScaledDot(Score):
     ) -> None:  # fmt: skip
         super().__init__(query_width, key_width, width, heads)
         check_equal_widths(query_width, key_width)
+        if scale is not None:
+            check_number("scale", scale)
         self.scale = 1 / math.sqrt(key_width) if scale is None else scale
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
@@ -169,7 +171,10 @@ class Gaussian(Score):
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         sigma = self.sigma()
-        query, keys = query / sigma, prepared / sigma
+        origin = prepared[
+            ..., :1, :
+        ].detach()  # numbers far from zero, such as years, keep their digits
+        query, keys = (query - origin) / sigma, (prepared - origin) / sigma
         squares = query.square().sum(-1)[..., :, None] + keys.square().sum(-1)[..., None, :]
         return query @ keys.transpose(-1, -2) - squares / 2
 

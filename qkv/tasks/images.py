@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.encode.images import ImageProcessor, open_frames
+from qkv.data.encode.images import ImageProcessor, check_num_frames, open_frames
 from qkv.model.inputs import check_input_shape
 from qkv.model.model import Model
 from qkv.model.preprocessing import PREPROCESSOR_FILE
@@ -49,20 +49,14 @@ def check_image_inputs(images: Sequence[ImageInput]) -> None:
 def read_frames(model: Model, clip: ImageInput) -> list[ImageInput]:
     """Return the frames of a clip: the path of an animated image or of a folder of images, or an array of
     bytes (frames, height, width) or (frames, height, width, 3)."""
-    is_path = isinstance(clip, str | Path)
-    frames = open_frames(clip) if is_path else clip
+    limit = model.args.get("max_positions")
+    frames = open_frames(clip, limit) if isinstance(clip, str | Path) else clip
     if not isinstance(frames, list | np.ndarray) or not len(frames):
         raise ValueError(
             f"a clip is a {type(frames).__name__}, expected the path of an animated image or of a "
             "folder of images, or an array (frames, height, width)"
         )
-    limit = model.args.get("max_positions")
-    if limit is not None and len(frames) > limit:
-        name = str(clip) if is_path else "a clip"
-        raise ValueError(
-            f"{name}: {len(frames)} frames, expected at most {limit}, the number of positions of "
-            "the model; cut the clip into parts"
-        )
+    check_num_frames("a clip", len(frames), limit)
     return list(frames)
 
 

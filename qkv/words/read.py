@@ -62,6 +62,7 @@ class VectorReader:
         self.row_by_word: dict[bytes, int] = {}
         self.vectors: VectorArray = np.empty((0, 0), np.float32)
         self.num_undecodable = 0
+        self.size_source = "the header says"
 
     def read(self, format: str | None, size: int | None) -> WordVectors:
         """Return the vectors of the file; `size` is that of an uncompressed file in bytes."""
@@ -140,8 +141,9 @@ class VectorReader:
         rows = self.iter_rows(first_line, 1 if first_line else 2)
         while lines := list(islice(rows, LINES_AT_ONCE)):
             if vector_size is None:
-                (num_spaces, _), *_ = Counter(row.count(b" ") for _, row in lines).most_common()
-                vector_size = num_spaces
+                counts = Counter(row.count(b" ") for _, row in lines)
+                vector_size = max(counts, key=lambda size: (counts[size], size))
+                self.size_source = "most lines have"
                 if not 0 < vector_size <= MAX_VECTOR_SIZE:
                     raise ValueError(
                         f"{self.path}, line 1: {shorten_repr(lines[0][1][:80])}, expected a word and "
@@ -173,10 +175,12 @@ class VectorReader:
         first, *fields = row.split(b" ")
         fields = [field for field in fields if field]
         extra_fields = fields[:-vector_size]
-        if len(fields) < vector_size or any(map(is_decimal, extra_fields)):
+        if len(fields) < vector_size or any(map(is_number, extra_fields)):
+            is_header = number == 1 and all(map(is_number, [first, *fields]))
+            hint = "; is it meant as a header?" if is_header else ""
             raise ValueError(
                 f"{self.path}, line {number}: {len(fields)} numbers after the word "
-                f"{shorten_repr(decode(first))}, expected {vector_size}"
+                f"{shorten_repr(decode(first))}, expected {vector_size}, as {self.size_source}{hint}"
             )
         return b" ".join([first, *extra_fields]), b" ".join(fields[-vector_size:])
 
@@ -271,13 +275,13 @@ def decode(word: bytes) -> str:
     return word.decode("utf-8", errors="replace")
 
 
-def is_decimal(field: bytes) -> bool:
-    """Return whether a field of a row is a decimal number, such as 0.25, rather than a part of a word."""
+def is_number(field: bytes) -> bool:
+    """Return whether a field of a row is a number rather than a part of a word."""
     try:
         float(field)
     except ValueError:
         return False
-    return b"." in field or b"e" in field.lower()
+    return True
 
 
 def parse_numbers(rows: list[bytes], vector_size: int) -> VectorArray | None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import qkv
+from qkv.data.encode import images as images_module
 from qkv.data.encode.images import ImageProcessor, open_frames
 from qkv.data.read.corpus import Corpus
 from qkv.model.preprocessing import complete_preprocessor_config
@@ -171,6 +172,21 @@ def test_frames_of_animated_images_and_folders(tmp_path: Path) -> None:
     ] == "0.png 1.png 2.png".split()
     (tmp_path / "text.gif").write_text("no image")
     assert_error(lambda: open_frames(tmp_path / "text.gif"), "text.gif", "not a readable image")
+
+
+def test_clips_of_too_many_frames_or_pixels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small file may have frames that take all memory: no frame is decoded."""
+    frames = [Image.new("RGB", (50, 40), (shade, 0, 0)) for shade in (0, 100, 200)]
+    frames[0].save(tmp_path / "clip.gif", save_all=True, append_images=frames[1:])
+    monkeypatch.setattr(Image.Image, "convert", None)
+    message = "clip.gif: 3 frames, expected at most 2, the number of positions"
+    assert_error(lambda: open_frames(tmp_path / "clip.gif", limit=2), message)
+    monkeypatch.setattr(images_module, "MAX_CLIP_PIXELS", 5_999)
+    assert_error(
+        lambda: open_frames(tmp_path / "clip.gif"), "3 frames of 50 × 40 have 6,000 pixels", "5,999"
+    )
 
 
 def test_labels_of_image_folders(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Cost: peak memory, and the points of training and decoding."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from qkv.experiments import find_experiment
 from qkv.experiments.experiment import Cell, merge_settings, read_experiment
 from qkv.experiments.measures import load_measure
 from qkv.experiments.peak_memory import PeakMemory, read_status
+from qkv.nn.selections import SELECTIONS
 from tests.experiments.test_translation import build_context, list_cells
 
 CPU = torch.device("cpu")
@@ -64,6 +66,29 @@ def test_a_lack_of_memory_gives_a_point_without_numbers(
     ).points
     assert training["microseconds"] is training["memory_mb"] is None
     assert decoding["microseconds"] > 0
+
+
+@pytest.mark.parametrize("selection", [name for name in SELECTIONS if name != "local-m"])
+def test_the_backward_pass_of_a_selection_reaches_queries_and_keys(
+    selection: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also that of hard attention, whose weights have no gradient."""
+    inputs: list[torch.Tensor] = []
+    draw = torch.randn
+
+    def record_draw(*sizes: int, **settings: Any) -> torch.Tensor:
+        inputs.append(draw(*sizes, **settings))
+        return inputs[-1]
+
+    monkeypatch.setattr(torch, "randn", record_draw)
+    load_measure("selection-speed")(
+        build_context(tmp_path, tmp_path, "cell"),
+        selection=selection, num_keys=12, num_queries=3, rows=2, width=4, repeats=1,
+    )  # fmt: skip
+    assert len(inputs) == 3
+    for tensor in inputs:
+        assert tensor.grad is not None
+        assert tensor.grad.abs().sum() > 0
 
 
 def test_the_support_of_a_selection_is_counted(tmp_path: Path) -> None:

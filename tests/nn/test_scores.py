@@ -117,6 +117,21 @@ def test_a_temperature_and_a_sigma_may_be_fixed() -> None:
     assert not [*cosine.parameters(), *gaussian.parameters()]
 
 
+def test_the_gaussian_of_numbers_far_from_zero_is_exact() -> None:
+    """Years or time stamps as queries and keys, in single precision."""
+    score = build_score("gaussian", query_width=1, key_width=1, sigma=1.0)
+    torch.manual_seed(0)
+    for offset in (0.0, 1e3, 1e5):
+        keys = (torch.rand(50, 1) * 20 + offset).requires_grad_()
+        query = (torch.rand(7, 1) * 20 + offset).requires_grad_()
+        scores = score(query, score.prepare_keys(keys))
+        expected = -(query - keys.T).square() / 2
+        torch.testing.assert_close(scores.softmax(-1), expected.softmax(-1), rtol=0, atol=1e-4)
+        gradients = torch.autograd.grad(scores.softmax(-1)[:, 3].sum(), (query, keys))
+        expected_gradients = torch.autograd.grad(expected.softmax(-1)[:, 3].sum(), (query, keys))
+        torch.testing.assert_close(gradients, expected_gradients, rtol=1e-3, atol=1e-4)
+
+
 def test_new_scores_are_of_the_size_of_the_scaled_dot_product() -> None:
     """Initial parameters neither saturate a softmax nor make it uniform."""
     torch.manual_seed(0)
@@ -137,6 +152,8 @@ def test_new_scores_are_of_the_size_of_the_scaled_dot_product() -> None:
         (dict(name="cosine", sigma=1.0), "no setting 'sigma': expected temperature"),
         (dict(name="gaussian", sigma=0), "sigma is 0: expected a number, more than 0"),
         (dict(name="cosine", temperature="hot"), "temperature is 'hot': expected a number"),
+        (dict(name="scaled-dot", scale="x"), "scale is 'x': expected a number"),
+        (dict(name="scaled-dot", scale=math.nan), "scale is nan: expected a number"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, object], message: str) -> None:

@@ -32,6 +32,7 @@ MAX_PROCESSED_PIXELS = 2**23
 MAX_PIXELS = 2**24  # of a file with any number of bytes
 MAX_PIXELS_OF_PILLOW = 2**30 // 12  # the default of Pillow: a quarter GiB of RGB
 MAX_FRAMES = 2**12  # of a clip
+MAX_CLIP_PIXELS = 2**28  # of all frames: three quarters of a GiB of RGB
 MAX_CACHED_BYTES = 2**28  # of decoded images
 MAX_PIXELS_PER_BYTE = 64  # of an image with more pixels; a photograph has fewer than 10
 # Formats whose decoders are part of Pillow; EPS, for example, would run another program.
@@ -230,18 +231,26 @@ def open_image(path: str | Path, mode: str = "RGB") -> Any:
             raise ValueError(f"{path}: not a readable image ({format_error(error)})") from None
 
 
-def open_frames(path: str | Path) -> list[Any]:
+def open_frames(path: str | Path, limit: int | None = None) -> list[Any]:
     """Open the frames of a clip as Pillow images or files: those of an animated image (GIF, WebP, PNG,
-    TIFF), or the images of a folder in the order of their names."""
+    TIFF), or the images of a folder in the order of their names.
+
+    `limit` is the largest number of frames, such as the positions of a model."""
     if Path(path).is_dir():
         files = sorted(file for file in Path(path).iterdir() if is_image_name(file))
         if not files:
             raise ValueError(f"{path}: no images in the folder; expected one for each frame")
-        return [str(file) for file in files[: MAX_FRAMES + 1]]
+        check_num_frames(str(path), len(files), limit)
+        return [str(file) for file in files]
     with open_image_file(path) as image:
         num_frames = getattr(image, "n_frames", 1)
-        if num_frames > MAX_FRAMES:
-            raise ValueError(f"{path}: {num_frames:,} frames, expected at most {MAX_FRAMES:,}")
+        check_num_frames(str(path), num_frames, limit)
+        num_pixels = image.width * image.height * num_frames
+        if num_pixels > MAX_CLIP_PIXELS:
+            raise ValueError(
+                f"{path}: {num_frames:,} frames of {image.width} × {image.height} have {num_pixels:,} "
+                f"pixels, expected at most {MAX_CLIP_PIXELS:,}; use smaller or fewer frames"
+            )
         frames = []
         for number in range(num_frames):
             try:
@@ -250,6 +259,17 @@ def open_frames(path: str | Path) -> list[Any]:
             except Exception as error:  # decoders raise different exceptions for damaged files
                 raise ValueError(f"{path}: not a readable image ({format_error(error)})") from None
         return frames
+
+
+def check_num_frames(name: str, num_frames: int, limit: int | None = None) -> None:
+    """Raise ValueError for a clip of more frames than a model or the memory has room for."""
+    if limit is not None and num_frames > limit:
+        raise ValueError(
+            f"{name}: {num_frames:,} frames, expected at most {limit:,}, the number of positions of "
+            "the model; cut the clip into parts"
+        )
+    if num_frames > MAX_FRAMES:
+        raise ValueError(f"{name}: {num_frames:,} frames, expected at most {MAX_FRAMES:,}")
 
 
 @contextmanager

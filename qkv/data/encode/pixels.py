@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.data.encode.encoder import EncodedRows, Encoder
-from qkv.data.encode.images import ImageProcessor, open_frames
+from qkv.data.encode.images import ImageProcessor, check_num_frames, open_frames
 from qkv.data.encode.labels import get_column, get_label_id, get_list_column
 from qkv.data.read.record import Record
 from qkv.validate import shorten_repr
@@ -83,7 +83,7 @@ class FrameClassificationEncoder(Encoder):
         frames: Any = get_column(record, "frames")
         if isinstance(frames, str | Path):
             try:
-                frames = open_frames(frames)
+                frames = open_frames(frames, self.max_length or None)
             except ValueError as error:
                 raise ValueError(f"{record.location}: {error}") from None
         if not isinstance(frames, np.ndarray | list) or not len(frames):
@@ -91,11 +91,7 @@ class FrameClassificationEncoder(Encoder):
                 f"{record.location}: column 'frames' holds {shorten_repr(frames)}, expected a clip: an "
                 "array (frames, height, width), or the path of an animated image or of a folder"
             )
-        if self.max_length and len(frames) > self.max_length:
-            raise ValueError(
-                f"{record.location}: {len(frames)} frames, expected at most {self.max_length}, the "
-                "number of positions of the model; cut the clip into parts"
-            )
+        check_num_frames(record.location, len(frames), self.max_length or None)
         size, location = self.image_size, record.location
         return np.stack(
             [read_image_pixels(self.image_processor, frame, size, location) for frame in frames]

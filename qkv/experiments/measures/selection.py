@@ -10,7 +10,7 @@ from qkv.experiments.measures import CellContext
 from qkv.experiments.measures.cost import time_call
 from qkv.experiments.table import Measurement
 from qkv.nn.scores import build_score
-from qkv.nn.selections import build_selection
+from qkv.nn.selections import Hard, build_selection
 
 WARMUPS = 3
 
@@ -25,7 +25,8 @@ def measure_selection_speed(
     width: int,
     repeats: int = 10,
 ) -> Measurement:
-    """Time the forward and the backward pass of attention with a scaled dot product.
+    """Time the forward and the backward pass of attention with a scaled dot product; of hard attention
+    with the terms of REINFORCE, by which its scores have a gradient.
 
     `milliseconds` is the median; `support` the mean number of keys with a weight above zero."""
     torch.manual_seed(context.seed)
@@ -37,18 +38,22 @@ def measure_selection_speed(
     score = build_score("scaled-dot", query_width=width, key_width=width).to(device)
     select = build_selection(selection, query_width=width).to(device).train()
 
-    def compute_weights() -> torch.Tensor:
+    def compute_weights() -> tuple[torch.Tensor, torch.Tensor]:
         scores = score(query, score.prepare_keys(key))
-        weights: torch.Tensor = select(scores, None, query)
-        return weights
+        return scores, select(scores, None, query)
 
     def run() -> None:
-        (compute_weights() @ value).sum().backward()
+        scores, weights = compute_weights()
+        loss = (weights @ value).sum()
+        if isinstance(select, Hard):
+            sample = select.statistics(scores, None, weights)
+            loss = loss + sample.log_probs.sum() + sample.entropy.sum()
+        loss.backward()
 
     for _ in range(WARMUPS):
         run()
     seconds = [time_call(run, device) for _ in range(repeats)]
-    support = (compute_weights().detach() > 0).sum(-1).float().mean()
+    support = (compute_weights()[1].detach() > 0).sum(-1).float().mean()
     return Measurement(
         metrics={
             "milliseconds": statistics.median(seconds) * 1000,
