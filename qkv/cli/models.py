@@ -220,6 +220,7 @@ def _resolve_model(
     from qkv.model.foreign.formats import find_foreign_format
     from qkv.model.hub import find_model_folder
     from qkv.model.load import load
+    from qkv.model.training_checkpoint import find_run_model
     from qkv.model.transforms.sentence_transformers import find_transformer_folder
 
     has_config = (Path(model) / "config.json").is_file()
@@ -247,6 +248,7 @@ def _resolve_model(
             "" if "/" in model else f"; and not a family, expected one of {', '.join(FAMILY_NAMES)}"
         )
         raise ValueError(f"{error}{hint}") from None
+    path = find_run_model(path) or path
     if adapter is not None or is_adapter(path) or find_foreign_format(path):
         loaded = load(model, adapter=adapter, device="cpu")
         return path.name, loaded.family, loaded.spec, loaded.net

@@ -39,6 +39,7 @@ from qkv.model.parameters import (
     warn_about_nonfinite,
 )
 from qkv.model.preprocessing import PREPROCESSOR_FILE
+from qkv.model.training_checkpoint import find_run_model, load_checkpoint_weights
 from qkv.model.transforms.heads import SENTENCE_EMBEDDING, replace_head
 from qkv.model.transforms.sentence_transformers import (
     find_transformer_folder,
@@ -70,7 +71,8 @@ def load(
     `head` replaces the head of the model; a warning lists the parameters that the files lack and that
     are newly initialized. `label_names` are the labels of the head, by id. `family` is the family of a
     folder whose config.json does not state it. `adapter` is the folder of an adapter to add. A folder
-    with only an adapter is loaded with its base model."""
+    with only an adapter is loaded with its base model, a checkpoint of a run (RUN/checkpoints/STEP) with
+    the config and tokenizer of the run."""
     if label_names is not None:
         check_label_names(label_names)
     model = load_folder(
@@ -149,6 +151,12 @@ def load_folder(
     """Load a model with the head of its files; `family` and `head` are used if they state none."""
     target_device = pick_device(device, dtype)
     path = find_model_folder(name_or_path, revision)
+    if run_model := find_run_model(path):
+        model = load_folder(
+            run_model, family=family, head=head, adapter=adapter, device=device, dtype=dtype
+        )
+        load_checkpoint_weights(model, path)
+        return model
     base_model_name = str(name_or_path)
     if is_adapter(path) and adapter is None:
         adapter = path
