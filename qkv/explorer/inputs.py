@@ -21,11 +21,13 @@ from qkv.decode.encoder_states import encode_images
 from qkv.decode.request_checks import Source, prepare_prompt
 from qkv.explorer.images import read_image, reads_images
 from qkv.explorer.labels import TokenLabel, TokenLabeler, TokenSequence
+from qkv.model.inputs import build_input_batch
+from qkv.model.loss import shift_labels_right
 from qkv.model.model import Model
 from qkv.nn.network import Network
 from qkv.nn.recurrent import RecurrentStack
 from qkv.nn.transformer import Stack
-from qkv.spec import DualSpec
+from qkv.spec import DualSpec, ShiftRight, Spec
 from qkv.tasks.base import InputRow
 from qkv.tasks.images import ImageInput
 from qkv.tasks.write.base import GenerationTask
@@ -125,13 +127,34 @@ class InputBuilder:
         return recurrence is not None and bool(recurrence.memory_length)
 
     @property
+    def head(self) -> str:
+        return str(self.model.args.get("head", GENERATION_HEAD))
+
+    @property
+    def has_generation_head(self) -> bool:
+        return self.head == GENERATION_HEAD
+
+    @property
+    def reads_target(self) -> bool:
+        """Whether the decoder of an encoder-decoder reads a text of its own: other heads than that of a
+        language model read the source twice."""
+        return self.architecture == "encoder-decoder" and self.head in (GENERATION_HEAD, "none")
+
+    @property
     def can_generate(self) -> bool:
         """Whether tokens can be generated one at a time."""
         return (
             isinstance(self.model.net, Network)
             and self.model.net.decoder is not None
-            and self.model.args.get("head", GENERATION_HEAD) == GENERATION_HEAD
+            and self.has_generation_head
             and self.model.family.name not in WITHOUT_STEPS
+        )
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether the texts of the encoder may be a pair: what a source that is translated is not."""
+        return self.architecture == "encoder" or (
+            self.architecture == "encoder-decoder" and not self.has_generation_head
         )
 
     def describe_inputs(self) -> dict[str, bool]:
@@ -141,8 +164,8 @@ class InputBuilder:
         reads_dual_text = isinstance(spec, DualSpec) and spec.text is not None
         return {
             "text": reads_dual_text or not has_image,
-            "text_pair": (self.architecture == "encoder" and not has_image) or self.has_memory,
-            "target": self.architecture == "encoder-decoder",
+            "text_pair": (self.reads_pairs and not has_image) or self.has_memory,
+            "target": self.reads_target,
             "image": has_image,
         }
 
@@ -150,7 +173,8 @@ class InputBuilder:
         """Return the inputs of what the user gives; a target that is not given is generated."""
         self.check(user_input)
         if self.architecture == "encoder-decoder":
-            return self.build_seq2seq(user_input)
+            build = self.build_seq2seq if self.has_generation_head else self.build_decoder_reader
+            return build(user_input)
         if self.architecture == "dual-encoder":
             return self.build_dual(user_input)
         if user_input.image is not None:
@@ -190,11 +214,15 @@ class InputBuilder:
             )
         self.check(user_input)
 
-    def build_text(self, user_input: UserInput, name: str) -> TraceInputs:
-        """Return a text, or a pair of texts."""
+    def encode_text(self, user_input: UserInput) -> tuple[Encoding, str | None]:
+        """Return the tokens of a text or a pair, and a notice if they were cut."""
         assert self.model.tokenizer is not None
         pair = (user_input.text, user_input.text_pair) if user_input.text_pair else user_input.text
-        encoding, notice = self.fit(self.model.tokenizer.encode_batch([pair])[0])
+        return self.fit(self.model.tokenizer.encode_batch([pair])[0])
+
+    def build_text(self, user_input: UserInput, name: str) -> TraceInputs:
+        """Return a text, or a pair of texts."""
+        encoding, notice = self.encode_text(user_input)
         arguments = {"input_ids": to_row(encoding.input_ids)}
         if user_input.text_pair:
             arguments["token_type_ids"] = to_row(encoding.token_type_ids)
@@ -318,6 +346,54 @@ class InputBuilder:
             predicts="decoder",
         )
 
+    def build_decoder_reader(self, user_input: UserInput) -> TraceInputs:
+        """Return the inputs of an encoder-decoder whose head generates no text: its decoder reads the
+        target, or the source again, shifted one token to the right."""
+        if user_input.image is not None:
+            pixel_values, source = read_image(self.model, user_input.image)
+            inputs = TraceInputs(
+                arguments={"pixel_values": pixel_values}, sequences={"encoder": source}
+            )
+        else:
+            encoding, notice = self.encode_text(user_input)
+            inputs = TraceInputs(
+                arguments={"input_ids": to_row(encoding.input_ids)},
+                sequences={"encoder": self.labeler.label_encoding("source", encoding)},
+                notice=notice,
+            )
+        decoder_ids = self.encode_decoder_input(user_input.target, inputs.arguments)
+        return replace(
+            inputs,
+            arguments=inputs.arguments | {"decoder_input_ids": to_row(decoder_ids)},
+            sequences=inputs.sequences
+            | {"decoder": self.labeler.label_token_ids("target", decoder_ids)},
+            target=user_input.target or None,
+        )
+
+    def encode_decoder_input(self, target: str | None, arguments: dict[str, Tensor]) -> list[int]:
+        """Return what the decoder reads if the head generates no text."""
+        tokenizer, spec = self.model.tokenizer, self.model.spec
+        assert isinstance(spec, Spec)
+        assert tokenizer is not None
+        start, shift = self.model.args.get("decoder_start_token_id"), spec.shift_right
+        if target:
+            token_ids = tokenizer.encode(target, is_target=True)
+            if shift is None and start is not None:
+                shift = ShiftRight(start)
+            if shift is not None:
+                pad = tokenizer.pad_token_id or 0
+                token_ids = to_list(shift_labels_right(to_row(token_ids), shift, pad))
+            return token_ids[: self.get_limit("decoder")]
+        if shift is None or "input_ids" not in arguments:
+            raise ValueError(
+                f"target: a model with the head {self.head!r} generates none; expected the text that its "
+                "decoder reads"
+            )
+        batch = build_input_batch(spec, input_ids=arguments["input_ids"])
+        assert batch.decoder is not None
+        assert batch.decoder.input_ids is not None
+        return to_list(batch.decoder.input_ids)
+
     # --- decoders ---
 
     @cached_property
@@ -363,6 +439,12 @@ def join_notices(*notices: str | None) -> str | None:
 def to_row(values: Sequence[int]) -> Tensor:
     """Return values as a batch of one row (1, T)."""
     return torch.tensor([[*values]], dtype=torch.long)
+
+
+def to_list(row: Tensor) -> list[int]:
+    """Return the values of a batch of one row (1, T)."""
+    values: list[int] = row[0].tolist()
+    return values
 
 
 def build_memory_labels(count: int) -> TokenSequence:

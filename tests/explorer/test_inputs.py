@@ -334,6 +334,49 @@ def test_heads_that_generate() -> None:
         assert (trace.last_logits is not None) is can_generate
 
 
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [("bart", "sequence-classification"), ("bart", "question-answering"), ("mbart", "question-answering"),
+     ("t5", "sequence-classification"), ("t5", "question-answering"), ("bart", "none")],
+)  # fmt: skip
+def test_heads_that_read_the_source_in_the_decoder(family: str, head: str) -> None:
+    """As the model does it by itself: the weights of the cross-attention are those of a plain call."""
+    model = models.build_tiny_model(family, head=head)
+    builder = InputBuilder(model=model)
+    assert builder.describe_inputs()["target"] is (head == "none")
+    for user_input in (
+        UserInput(text="the cat sat"),
+        UserInput(text="the cat", text_pair="a bird"),
+    ):
+        inputs = builder.build(user_input)
+        assert inputs.target is None
+        assert inputs.predicts is None
+        assert model.tokenizer is not None
+        pair = model.tokenizer(user_input.text, user_input.text_pair, return_tensors="pt")
+        with qkv.look(model) as weights, torch.no_grad():
+            model(pair.input_ids)
+        trace = Trace(model, inputs)
+        for path, expected in weights.items():
+            actual = trace.get_record(path).compute_weights(slice(None), slice(None))
+            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    if head != "none":
+        given = UserInput(text="the cat", target="a bird")
+        assert_error(lambda: builder.build(given), "target", "leave it out")
+
+
+@pytest.mark.parametrize("family", ["transformer", "marian", "t5", "bahdanau", "show-attend-tell"])
+def test_models_without_a_head_need_a_target(family: str) -> None:
+    builder = InputBuilder(model=models.build_tiny_model(family, head="none"))
+    user_input = models.build_user_input(builder)
+    inputs = builder.build(user_input)
+    assert inputs.target == models.TARGET
+    tokens = get_texts(inputs, "decoder")
+    assert models.TARGET.replace(" ", "")[:6] in "".join(tokens[1:])
+    assert Trace(builder.model, inputs).last_logits is None
+    no_target = replace(user_input, target=None)
+    assert_error(lambda: builder.build(no_target), "target", "the head 'none' generates none")
+
+
 def test_the_towers_of_clip() -> None:
     """A text, an image, or both."""
     builder = build_builder("clip")
