@@ -91,7 +91,10 @@ def run_step(
         check_number("token id", token_id, integer=True, at_least=0, less_than=vocab_size)
     task, inputs, prompt, source = build_step_inputs(builder, user_input, token_ids)
     check_sequence_length(
-        "token_ids", len(prompt) + len(token_ids), builder.get_limit("decoder"), "the decoder"
+        "token_ids",
+        len(prompt) + len(token_ids),
+        builder.get_limit(builder.generating_stack),
+        f"the {builder.generating_stack}",
     )
     trace = Trace(builder.model, inputs)
     assert trace.last_logits is not None
@@ -131,14 +134,15 @@ def build_step_inputs(
     if builder.complete_task.has_memory:  # decoding reads every new token as a segment
         segments = [prompt, *([token_id] for token_id in token_ids)]
     *memory, ids = segments
-    sequences = {"decoder": builder.labeler.label_token_ids("text", ids)}
+    name = builder.generating_stack
+    sequences = {name: builder.labeler.label_token_ids("text", ids)}
     if memory:
         sequences["memory"] = builder.labeler.label_token_ids("memory", [*chain(*memory)])
     inputs = TraceInputs(
         arguments={"input_ids": to_row(ids)},
         sequences=sequences,
         notice=notice,
-        predicts="decoder",
+        predicts=name,
         memory_segments=memory,
     )
     return builder.complete_task, inputs, prompt, prompt
@@ -211,7 +215,7 @@ def find_end(
     is_stop = build_stopping_criteria(task.tokenizer, config.stop_strings, prompt)
     if token_ids and is_stop is not None and is_stop([*token_ids]):
         return "stop string"
-    is_full = len(prompt) + len(token_ids) >= builder.get_limit("decoder")
+    is_full = len(prompt) + len(token_ids) >= builder.get_limit(builder.generating_stack)
     return "length" if is_full else None
 
 

@@ -23,7 +23,7 @@ from qkv.tasks.images import (
     ImageInput,
     check_image_inputs,
     load_image_processor,
-    read_frames,
+    read_clip_frames,
     read_pixel_values,
 )
 
@@ -78,7 +78,7 @@ def read_clip(model: Model, clip: ImageInput) -> tuple[Tensor, TokenSequence]:
     """Return the pixel values (1, frames, channels, height, width) and a token for every frame; the
     picture of the clip is a grid of its frames."""
     processor = load_image_processor(model)
-    frames = np.stack([processor.read_pixels(frame) for frame in read_frames(model, clip)])
+    frames = np.stack([processor.read_pixels(frame) for frame in read_clip_frames(model, clip)])
     parameter = next(model.net.parameters())
     pixel_values = torch.from_numpy(np.stack([processor(frame) for frame in frames]))[None]
     rows, columns = grid = choose_grid(len(frames))

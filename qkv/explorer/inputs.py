@@ -30,6 +30,7 @@ from qkv.nn.transformer import Stack
 from qkv.spec import DualSpec, ShiftRight, Spec
 from qkv.tasks.base import InputRow
 from qkv.tasks.images import ImageInput
+from qkv.tasks.requirements import can_complete_text, is_encoder_decoder_lm
 from qkv.tasks.write.base import GenerationTask
 from qkv.tasks.write.caption import CaptionTask
 from qkv.tasks.write.complete import CompleteTask
@@ -142,13 +143,18 @@ class InputBuilder:
 
     @property
     def can_generate(self) -> bool:
-        """Whether tokens can be generated one at a time."""
+        """Whether tokens can be generated one at a time; a step of XLNet needs its query stream."""
+        spec = self.model.spec
         return (
-            isinstance(self.model.net, Network)
-            and self.model.net.decoder is not None
-            and self.has_generation_head
+            isinstance(spec, Spec)
+            and (can_complete_text(spec) or is_encoder_decoder_lm(spec))
             and self.model.family.name not in WITHOUT_STEPS
         )
+
+    @property
+    def generating_stack(self) -> str:
+        """The stack that predicts tokens: the encoder of a causal BERT."""
+        return "decoder" if self.architecture != "encoder" else "encoder"
 
     @property
     def reads_pairs(self) -> bool:
@@ -210,7 +216,8 @@ class InputBuilder:
         """Raise ValueError unless the model generates text and can read what is given."""
         if not self.can_generate:
             raise ValueError(
-                "this model does not generate text, expected one with a language model head"
+                "this model does not generate text token by token, expected one with a language model head "
+                "(and not XLNet, whose steps read a query stream)"
             )
         self.check(user_input)
 

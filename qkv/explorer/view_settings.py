@@ -52,8 +52,8 @@ class ViewSettings:
             check_number(name, number, integer=True, at_least=at_least, at_most=at_most)
         if self.view in GENERATION_VIEWS and not builder.can_generate:
             raise ValueError(
-                f"view {self.view!r}: this model does not generate text, expected one with a language "
-                "model head"
+                f"view {self.view!r}: this model does not generate text token by token, expected one with "
+                "a language model head (and not XLNet, whose steps read a query stream)"
             )
         if self.view == "compare" and not is_comparison:
             raise ValueError("view 'compare': expected a second model to compare with")

@@ -46,7 +46,7 @@ def check_image_inputs(images: Sequence[ImageInput]) -> None:
             )
 
 
-def read_frames(model: Model, clip: ImageInput) -> list[ImageInput]:
+def read_clip_frames(model: Model, clip: ImageInput) -> list[ImageInput]:
     """Return the frames of a clip: the path of an animated image or of a folder of images, or an array of
     bytes (frames, height, width) or (frames, height, width, 3)."""
     limit = model.args.get("max_positions")

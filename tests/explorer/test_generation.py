@@ -18,7 +18,7 @@ from tests.support.errors import assert_error
 GENERATORS = (
     "gpt2", "gpt3", "llama", "sparse-strided-heads", "transformer-xl", "transformer-xl-none", "bart",
     "marian", "t5", "switch", "bahdanau", "luong", "lstmn", "show-attend-tell", "vision-encoder-decoder",
-    "transformer-hard",
+    "transformer-hard", "bert-decoder",
 )  # fmt: skip
 NUM_TOKENS = 8
 # Settings of a step, each with an effect on the generated tokens.
@@ -270,7 +270,7 @@ def test_models_that_do_not_generate_are_refused() -> None:
     for name in ("bert", "xlnet", "vit", "clip"):
         builder, user_input = build_generator(name)
         assert not builder.can_generate
-        message = "does not generate text, expected one with a language model head"
+        message = "does not generate text token by token, expected one with a language model head"
         assert_error(lambda: run_step(builder, user_input, [], {}, 5), message)  # noqa: B023
     builder, _ = build_generator("gpt2")
     assert_error(lambda: run_step(builder, UserInput(text="  "), [], {}, 5), "the text is empty")

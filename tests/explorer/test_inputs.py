@@ -324,7 +324,7 @@ def test_a_recurrent_model_of_clips_has_no_attention() -> None:
 def test_heads_that_generate() -> None:
     for family, head, can_generate in (
         ("gpt2", "lm", True), ("gpt2", "none", False), ("gpt2", "sequence-classification", False),
-        ("gpt2", "double-heads", False), ("bart", "lm", True), ("bert", "masked-lm", False),
+        ("gpt2", "double-heads", True), ("bart", "lm", True), ("bert", "masked-lm", False),
         ("t5", "encoder", False), ("xlnet", "lm", False),
     ):  # fmt: skip
         builder = InputBuilder(model=models.build_tiny_model(family, head=head))

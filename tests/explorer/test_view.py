@@ -145,7 +145,7 @@ def test_pictures_of_every_view(name: str, view_name: str) -> None:
 def test_views_that_a_model_does_not_have_are_refused(name: str) -> None:
     for view_name in sorted({*VIEW_NAMES} - {*VIEWS[name].split()}):
         words = (
-            ("does not generate text",)
+            ("does not generate text token by token",)
             if view_name in ("generation", "beams")
             else ("view 'compare'", "a second model")
             if view_name == "compare"

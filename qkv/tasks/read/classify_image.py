@@ -32,7 +32,7 @@ from qkv.tasks.images import (
     check_image_inputs,
     get_image_features,
     load_image_processor,
-    read_frames,
+    read_clip_frames,
 )
 from qkv.tasks.read.classify import (
     SCORE_FUNCTIONS,
@@ -195,7 +195,7 @@ class FrameTagTask(PixelTask[tuple[FrameLabel, ...]]):
     requirement: ClassVar[TaskRequirement] = FRAME_CLASSIFICATION_REQUIREMENT
 
     def read_pixel_values(self, task_input: ImageInput) -> PixelValues:
-        frames = read_frames(self.model, task_input)
+        frames = read_clip_frames(self.model, task_input)
         return np.stack([self.image_processor(frame) for frame in frames])  # (T, C, H, W)
 
     def count_tokens(self, row: PixelValues) -> int:
