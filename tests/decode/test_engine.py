@@ -286,13 +286,16 @@ def test_beams_after_a_long_prompt() -> None:
         assert result.log_probs == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bahdanau"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "llama", "t5", *tiny.CAPTION_FAMILIES, "bahdanau", "sequence-autoencoder"]
+)
 @torch.no_grad()
 def test_scores_are_log_probabilities(name: str) -> None:
     net = build_net(name)
     (request,) = build_requests(name, 1)
     for method in ("greedy", "beams"):
-        result = generate_alone(net, METHODS[method], request, 0)[0]
+        config = replace(METHODS[method], eos_token_id=())  # so that there are several steps
+        result = generate_alone(net, config, request, 0)[0]
         expected = compute_log_probs(net, request, result.token_ids)
         assert result.log_probs == pytest.approx(expected, abs=1e-4)
         assert result.score == pytest.approx(sum(expected) / len(expected), abs=1e-4)
@@ -307,8 +310,12 @@ def compute_log_probs(net: Network, request: dict[str, Any], token_ids: list[int
 def compute_logits(net: Network, request: dict[str, Any], token_ids: list[int]) -> Tensor:
     """Return the logits (T, V) that predict new tokens."""
     if "source" in request:
-        encoder = Inputs.create(torch.tensor([request["source"]]))
+        source = request["source"]
         decoder = Inputs.create(torch.tensor([[3, *token_ids[:-1]]]))
+        if isinstance(source, Tensor):
+            states = Inputs.create(inputs_embeds=source[None])
+            return net(Batch(decoder=decoder, encoder_hidden_states=states))["logits"][0]
+        encoder = Inputs.create(torch.tensor([source]))
         return net(Batch(encoder=encoder, decoder=decoder))["logits"][0]
     inputs = Inputs.create(torch.tensor([[*request["prompt"], *token_ids[:-1]]]))
     return net(Batch(encoder=inputs))["logits"][0, -len(token_ids) :]
