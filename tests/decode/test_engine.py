@@ -47,9 +47,9 @@ METHODS: dict[str, GenerationConfig] = {
 }
 RECURRENT = ("transformer-xl", "transformer-xl-same", "transformer-xl-none", "xlnet-uni")
 NETWORKS = ["gpt2", "llama", "sparse-fixed-heads", "transformer-xl", "xlnet-uni", "t5", "bart"]
-NETWORKS += ["rnn-encoder-decoder", "bahdanau", "luong", "lstmn"]
+NETWORKS += tiny.RECURRENT_DECODERS
 # A recurrent model has no cache that contrastive search could truncate.
-NOT_CONTRASTIVE = (*RECURRENT, *tiny.RECURRENT)
+NOT_CONTRASTIVE = (*RECURRENT, *tiny.RECURRENT_DECODERS)
 PAIRS = [
     (name, method)
     for name in NETWORKS
@@ -59,15 +59,21 @@ PAIRS = [
 
 
 def build_net(name: str, **changes: Any) -> Network:
-    family, arguments = tiny.CAUSAL[name]
+    family, arguments = tiny.CAUSAL.get(name, (name, {}))  # not there: a family that reads images
     net = tiny.build(family, **(arguments | changes)).net
     assert isinstance(net, Network)
     return net
 
 
 def build_requests(name: str, count: int) -> list[dict[str, Any]]:
-    """Return prompts, or sources, of several lengths."""
+    """Return prompts, or sources, of several lengths; the source of a caption is encoder states."""
     lengths = [5, 2, 7, 1, 4, 3][:count]
+    if name in tiny.CAPTION_FAMILIES:
+        generator = torch.Generator().manual_seed(50)
+        return [
+            {"source": torch.randn(n, tiny.WIDTH, dtype=torch.float64, generator=generator)}
+            for n in lengths
+        ]
     rows = [tiny.random_ids(length, seed=50 + i).tolist() for i, length in enumerate(lengths)]
     is_encoder_decoder = tiny.CAUSAL[name][0] in tiny.ENCODER_DECODERS
     return [{"source": row} if is_encoder_decoder else {"prompt": row} for row in rows]
@@ -76,11 +82,8 @@ def build_requests(name: str, count: int) -> list[dict[str, Any]]:
 def generate_alone(
     net: Network, config: GenerationConfig, request: dict[str, Any], seed: int
 ) -> list[Result]:
-    prompt = request.get("prompt")
-    source = request.get("source")
-    (results,) = generate(
-        net, prompt and [prompt], sources=source and [source], generation_config=config, seed=seed
-    )
+    prompts, sources = ([request[key]] if key in request else None for key in ("prompt", "source"))
+    (results,) = generate(net, prompts, sources=sources, generation_config=config, seed=seed)
     return results
 
 
@@ -283,13 +286,16 @@ def test_beams_after_a_long_prompt() -> None:
         assert result.log_probs == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bahdanau"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "llama", "t5", *tiny.CAPTION_FAMILIES, "bahdanau", "sequence-autoencoder"]
+)
 @torch.no_grad()
 def test_scores_are_log_probabilities(name: str) -> None:
     net = build_net(name)
     (request,) = build_requests(name, 1)
     for method in ("greedy", "beams"):
-        result = generate_alone(net, METHODS[method], request, 0)[0]
+        config = replace(METHODS[method], eos_token_id=())  # so that there are several steps
+        result = generate_alone(net, config, request, 0)[0]
         expected = compute_log_probs(net, request, result.token_ids)
         assert result.log_probs == pytest.approx(expected, abs=1e-4)
         assert result.score == pytest.approx(sum(expected) / len(expected), abs=1e-4)
@@ -304,8 +310,12 @@ def compute_log_probs(net: Network, request: dict[str, Any], token_ids: list[int
 def compute_logits(net: Network, request: dict[str, Any], token_ids: list[int]) -> Tensor:
     """Return the logits (T, V) that predict new tokens."""
     if "source" in request:
-        encoder = Inputs.create(torch.tensor([request["source"]]))
+        source = request["source"]
         decoder = Inputs.create(torch.tensor([[3, *token_ids[:-1]]]))
+        if isinstance(source, Tensor):
+            states = Inputs.create(inputs_embeds=source[None])
+            return net(Batch(decoder=decoder, encoder_hidden_states=states))["logits"][0]
+        encoder = Inputs.create(torch.tensor([source]))
         return net(Batch(encoder=encoder, decoder=decoder))["logits"][0]
     inputs = Inputs.create(torch.tensor([[*request["prompt"], *token_ids[:-1]]]))
     return net(Batch(encoder=inputs))["logits"][0, -len(token_ids) :]

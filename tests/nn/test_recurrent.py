@@ -4,8 +4,9 @@ one row, one token and one source position at a time. Forward and gradients, all
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -13,8 +14,11 @@ from torch import Tensor, nn
 
 import qkv
 from qkv import Batch, Inputs
+from qkv.nn.network import Network
 from qkv.nn.recurrent.cells import RecurrentCell
 from qkv.nn.recurrent.rows import TextRows, reverse_rows
+from qkv.nn.recurrent.stack import RecurrentStack
+from qkv.spec import EmbeddingSpec, RecurrentStackSpec
 from tests.support import compare, tiny
 
 TORCH_CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -84,6 +88,62 @@ class TestRecurrentCell:
             gates = cell.project_inputs(x[:, t, :4]) + x[:, t, 4:] @ cell.get_feed_weight(2).T
             state = cell.step(gates, state)
             compare.assert_close({"hidden": state[0]}, {"hidden": outputs[:, t, :5]}, 1e-12)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_a_bidirectional_stack_is_that_of_torch_with_packed_rows(
+    cell: Literal["gru", "lstm"], side: str
+) -> None:
+    """Two layers, of which the second reads the states of both directions, and rows with padding."""
+    spec = RecurrentStackSpec(
+        cell=cell, width=5, depth=2, direction="bidirectional",
+        embedding=EmbeddingSpec(vocab_size=tiny.VOCAB), embedding_width=6,
+    )  # fmt: skip
+    stack = RecurrentStack(spec).double()
+    tiny.randomize_parameters(stack, f"{cell} {side}")
+    inputs, rows = build_padded(SOURCE_LENGTHS, side, 1)
+    assert inputs.attention_mask is not None
+    out = stack(inputs, Batch(encoder=inputs))
+    actual = {
+        "outputs": out["last_hidden_state"][inputs.attention_mask],
+        "final_states": out["final_states"],
+    }
+
+    parameters = dict(stack.named_parameters())
+    table = parameters.pop("embedding.tokens.weight")
+    module = TORCH_CELLS[cell](6, 5, num_layers=2, batch_first=True, bidirectional=True).double()
+    torch_names = {}  # layers.1.cell.weight_ih_l0_reverse -> weight_ih_l1_reverse
+    for name in parameters:
+        _, depth, _, cell_name = name.split(".")
+        torch_names[name] = cell_name.replace("_l0", f"_l{depth}")
+    module.load_state_dict({torch_names[name]: tensor for name, tensor in parameters.items()})
+    packed = nn.utils.rnn.pack_sequence([table[row] for row in rows], enforce_sorted=False)
+    packed_outputs, finals = module(packed)
+    final_states = torch.stack(finals if cell == "lstm" else (finals,), dim=2)
+    expected = {
+        "outputs": torch.cat(nn.utils.rnn.unpack_sequence(packed_outputs)),
+        # (depth * directions, N, 1 or 2, W) -> (N, depth, directions, 1 or 2, W)
+        "final_states": final_states.unflatten(0, (2, 2)).permute(2, 0, 1, 3, 4),
+    }
+    compare.assert_close(actual, expected, 1e-12)
+
+    torch_parameters = dict(module.named_parameters())
+    gradients, expected_gradients = (
+        torch.autograd.grad(
+            outputs["outputs"].sin().sum() + outputs["final_states"].cos().sum(), variables
+        )
+        for outputs, variables in (
+            (actual, [table, *parameters.values()]),
+            (expected, [table, *(torch_parameters[name] for name in torch_names.values())]),
+        )
+    )
+    names = ["embedding", *parameters]
+    compare.assert_close(
+        dict(zip(names, gradients, strict=True)),
+        dict(zip(names, expected_gradients, strict=True)),
+        1e-12,
+    )
 
 
 # --- the equations ---
@@ -307,6 +367,23 @@ def dai(p: Parameters, source: Tensor, target: Tensor) -> list[Tensor]:
     return outputs
 
 
+def xu(p: Parameters, annotations: list[Tensor], target: Tensor) -> list[Tensor]:
+    """Xu et al. 2015, sections 3.1.2 and 4.2.1. Three details are not the paper's: the gate is a vector,
+    the output layer has a tanh, and a matrix for the embedding."""
+    mean = sum(annotations, torch.zeros_like(annotations[0])) / len(annotations)
+    initial = torch.tanh(linear(p, "decoder.initial_state.projection", mean))
+    hidden, cell = initial[: len(initial) // 2], initial[len(initial) // 2 :]
+    outputs = []
+    for y in embed(p, "decoder", target):
+        scores = [additive(p, "decoder.cross_attention.score", hidden, a) for a in annotations]
+        gate = torch.sigmoid(linear(p, "decoder.cross_attention.gate", hidden))
+        context = gate * compute_context(scores, annotations, [1] * len(annotations))
+        hidden, cell = run_cell(p, "decoder.layers.0", torch.cat([y, context]), (hidden, cell))
+        parts = torch.cat([hidden, y, context])
+        outputs.append(torch.tanh(linear(p, "decoder.output.dense", parts)))
+    return outputs
+
+
 LOCAL = {"local-m": dict(name="local-m", window=2), "local-p": dict(name="local-p", window=2)}
 REFERENCES: dict[str, tuple[str, dict[str, Any], Callable[..., list[Tensor]]]] = {
     "rnn-encoder-decoder": ("rnn-encoder-decoder", {}, cho),
@@ -376,6 +453,71 @@ def test_a_model_follows_the_equations_of_its_paper(name: str) -> None:
     expected = {key: p.grad for key, p in parameters.items() if p.grad is not None}
     assert gradients.keys() == expected.keys() == parameters.keys()
     compare.assert_close(gradients, expected, 1e-9)
+
+
+class TestShowAttendTell:
+    """The decoder against the equations, one row, one token and one annotation vector at a time."""
+
+    def compare(
+        self, net: nn.Module, batch: Batch, annotations: list[Tensor], variables: Parameters
+    ) -> None:
+        """Compare outputs, and gradients with respect to `variables`."""
+        decoder, targets = build_padded(TARGET_LENGTHS, "right", 2)
+        out = net(replace(batch, decoder=decoder))
+        parameters: Parameters = dict(net.named_parameters())
+        rows = [
+            torch.stack(xu(parameters, [*vectors], target))
+            for vectors, target in zip(annotations, targets, strict=True)
+        ]
+        head = parameters["heads.lm.out.weight"], parameters["heads.lm.out.bias"]
+        expected = {
+            "last_hidden_state": torch.cat(rows),
+            "logits": nn.functional.linear(torch.cat(rows), *head),
+        }
+        is_token = decoder.attention_mask
+        actual = {name: out[name][is_token] for name in expected}
+        compare.assert_close(actual, expected, 1e-10)
+        gradients, expected_gradients = (
+            torch.autograd.grad(
+                outputs["logits"].sin().sum(), [*variables.values()], retain_graph=True
+            )
+            for outputs in (actual, expected)
+        )
+        compare.assert_close(
+            dict(zip(variables, gradients, strict=True)),
+            dict(zip(variables, expected_gradients, strict=True)),
+            1e-9,
+        )
+
+    def test_captions_follow_the_equations_of_the_paper(self) -> None:
+        """The gradients are those of all parameters, also of the convolutional network."""
+        model = tiny.build("show-attend-tell")
+        assert isinstance(model.net, Network)
+        assert model.net.encoder is not None
+        pixel_values = tiny.build_pixel_values(model, tiny.random_ids(3, 2))
+        images = Inputs.create(pixel_values=pixel_values, num_patches=9)
+        batch = Batch(encoder=images)
+        annotations = model.net.encoder(images, batch)["last_hidden_state"]
+        self.compare(model.net, batch, [*annotations], dict(model.net.named_parameters()))
+
+    def test_encoder_states_with_padding_follow_the_equations(self) -> None:
+        model = tiny.build("show-attend-tell")
+        encoder, _ = build_padded(SOURCE_LENGTHS, "left", 1)
+        assert encoder.attention_mask is not None
+        mask = encoder.attention_mask
+        generator = torch.Generator().manual_seed(3)
+        states = torch.randn(*mask.shape, tiny.WIDTH, dtype=torch.float64, generator=generator)
+        states.requires_grad_()
+        batch = Batch(
+            encoder_hidden_states=Inputs.create(inputs_embeds=states, attention_mask=mask)
+        )
+        annotations = [row[m] for row, m in zip(states, mask, strict=True)]
+        parameters = {
+            name: tensor
+            for name, tensor in model.net.named_parameters()
+            if not name.startswith("encoder.")
+        }
+        self.compare(model.net, batch, annotations, {"annotations": states, **parameters})
 
 
 # --- what `look` and the extra outputs show ---
