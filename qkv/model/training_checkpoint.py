@@ -15,20 +15,20 @@ from qkv.model.model import Model
 from qkv.weights.tensors import read_tensors
 
 WEIGHTS_FILE = "net.safetensors"
-STATE_FILE = "state.json"
+CHECKPOINT_FILES = (WEIGHTS_FILE, "state.json")
 SAVED_MODELS = ("last", "best")  # folders of a run
-CONFIG_FILES = ("config.json", "adapter_config.json")
+MODEL_CONFIG_FILES = ("config.json", "adapter_config.json")
 # Of networks that train another one beside the model: the discriminator of ELECTRA, a student.
 PREFIXES = ("", "discriminator.", "student.")
 
 
 def find_run_model(folder: Path) -> Path | None:
     """Return the saved model of the run of a checkpoint; None if the folder is no checkpoint."""
-    if not all((folder / name).is_file() for name in (WEIGHTS_FILE, STATE_FILE)):
+    if not all((folder / name).is_file() for name in CHECKPOINT_FILES):
         return None
     run = folder.absolute().parent.parent
     for name in SAVED_MODELS:
-        if any((run / name / file).is_file() for file in CONFIG_FILES):
+        if any((run / name / file).is_file() for file in MODEL_CONFIG_FILES):
             return run / name
     raise ValueError(
         f"{folder}: a checkpoint of a run that has saved no model yet; expected {run / 'best'} or "

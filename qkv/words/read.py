@@ -175,8 +175,8 @@ class VectorReader:
         first, *fields = row.split(b" ")
         fields = [field for field in fields if field]
         extra_fields = fields[:-vector_size]
-        if len(fields) < vector_size or any(map(is_number, extra_fields)):
-            is_header = number == 1 and all(map(is_number, [first, *fields]))
+        if len(fields) < vector_size or any(map(is_numeric, extra_fields)):
+            is_header = number == 1 and all(map(is_numeric, [first, *fields]))
             hint = "; is it meant as a header?" if is_header else ""
             raise ValueError(
                 f"{self.path}, line {number}: {len(fields)} numbers after the word "
@@ -275,7 +275,7 @@ def decode(word: bytes) -> str:
     return word.decode("utf-8", errors="replace")
 
 
-def is_number(field: bytes) -> bool:
+def is_numeric(field: bytes) -> bool:
     """Return whether a field of a row is a number rather than a part of a word."""
     try:
         float(field)

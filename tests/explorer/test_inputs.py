@@ -360,8 +360,8 @@ def test_heads_that_read_the_source_in_the_decoder(family: str, head: str) -> No
             actual = trace.get_record(path).compute_weights(slice(None), slice(None))
             torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
     if head != "none":
-        given = UserInput(text="the cat", target="a bird")
-        assert_error(lambda: builder.build(given), "target", "leave it out")
+        with_target = UserInput(text="the cat", target="a bird")
+        assert_error(lambda: builder.build(with_target), "target", "leave it out")
 
 
 @pytest.mark.parametrize("family", ["transformer", "marian", "t5", "bahdanau", "show-attend-tell"])
