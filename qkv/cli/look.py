@@ -42,6 +42,7 @@ def look(
     path: str | None = None,
     head: StrictInt | None = None,
     query: StrictInt | None = None,
+    paths: str | None = None,
     rollout: BoolFlag = False,
     num_beams: StrictInt = 4,
     max_new_tokens: StrictInt = 20,
@@ -85,6 +86,8 @@ def look(
         path of an attention instead of a layer: decoder.layers.3.cross_attention
     head
         head of the view, counted from 0; default: all
+    paths
+        regular expression of the attentions in a saved page: "decoder.*"; default: all
     query
         index of a token whose weights alone are shown
     rollout
@@ -104,6 +107,10 @@ def look(
         check_picture_file(save, (".html", ".svg", ".png"))
     if image is not None and not image.is_file():
         raise ValueError(f"--image {image}: no such file, expected a picture")
+    if paths is not None and (save is None or save.suffix.lower() != ".html"):
+        raise ValueError(
+            f"--paths {paths}: it selects the attentions of a page, expected --save FILE.html"
+        )
     languages = drop_none(src_lang=src_lang, tgt_lang=tgt_lang)
     main = open_model(model, adapter, device, languages)
     if text is None and model is None:
@@ -120,7 +127,10 @@ def look(
     if save is not None:
         from qkv.explorer.view import View
 
-        View(main, user_input, None, settings, other).save(save)
+        shown = View(main, user_input, paths, settings, other)
+        shown.save(save)
+        if shown.trace.inputs.notice:
+            print(shown.trace.inputs.notice, file=sys.stderr)
         print(f"wrote {save}", file=sys.stderr)
         return
     start_explorer(main, other, user_input, settings, port, browser)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from qkv.attention_weights import Paths
 from qkv.explorer.explorer import Explorer, quantize_weights
 from qkv.explorer.inputs import join_notices
 from qkv.explorer.patterns import list_layer_masks
-from qkv.explorer.score_parts import get_position_name
+from qkv.explorer.score_parts import get_position_name, list_score_parts
 from qkv.explorer.trace import WHOLE, Trace
 from qkv.nn.attention_record import DotProductRecord
 
@@ -25,6 +26,10 @@ ROUNDED_WEIGHTS = (
     "The weights of this page are rounded to 8 bits, because its text is long: they differ from the "
     "exact ones by at most 0.004."
 )
+WITHOUT_VECTORS = (
+    "This page has no view Neurons, because its text is long: queries and keys are left out. A page of "
+    "fewer attentions (paths) has them."
+)
 
 
 def build_embedded_config(
@@ -33,8 +38,8 @@ def build_embedded_config(
     """Return the configuration of a page with some attentions, all if None; `other` is the trace of the
     model that is compared.
 
-    The weights have 16 bits, or 8 in a page that would be too large, with a notice; queries and keys
-    are left out if there is no room for them."""
+    The weights have 16 bits, or 8 in a page that would be too large; queries and keys are left out if
+    there is no room for them. A notice says so."""
     selected = select_paths(trace, paths)
     traces = {trace: selected} | ({} if other is None else {other: select_paths(other, paths)})
     num_weights = sum(count_weights(x, path) for x, names in traces.items() for path in names)
@@ -45,16 +50,21 @@ def build_embedded_config(
             f"{num_weights:,} weights, expected at most {limit:,} in one page: use a shorter text, or "
             "select attentions with paths"
         )
-    vectors = VectorEncoder(trace, limit - num_weights * num_bytes)
+    encoder = VectorEncoder(trace, limit - num_weights * num_bytes)
+    vectors = encoder.encode_all(selected)
+    encoded = encode_trace(trace, selected, num_bytes)
+    if not vectors and any(trace.attentions[path].has_neurons for path in selected):
+        description = encoded["trace"]
+        description["notice"] = join_notices(description["notice"], WITHOUT_VECTORS)
     compared = {} if other is None else {"other": encode_trace(other, traces[other], num_bytes)}
     masks = list_layer_masks(trace.model, EMBEDDED_PATTERN_SIZE)
     return {
         "mode": "embedded",
         "model": explorer.describe_model(),
-        **encode_trace(trace, selected, num_bytes),
+        **encoded,
         **compared,
-        "vectors": vectors.encode_all(selected),
-        "biases": vectors.biases,
+        "vectors": vectors,
+        "biases": encoder.biases,
         "patterns": {"attentions": [mask.to_json() for mask in masks if mask.path in selected]},
     }
 
@@ -106,7 +116,8 @@ def encode_array(array: Tensor) -> Mapping[str, Any]:
 
 
 class VectorEncoder:
-    """Encodes queries, keys, masks and biases of dot products, while there is room for them.
+    """Encodes how weights come about, while there is room for it: queries, keys, masks and biases of dot
+    products; of other scores, the parts of every query.
 
     The layers of a stack share the bias of T5 and ALiBi: `biases` has each of them once."""
 
@@ -119,13 +130,34 @@ class VectorEncoder:
         """Return the vectors of every attention; none if there is no room for all."""
         vectors = {}
         for path in paths:
+            if not self.trace.attentions[path].has_neurons:
+                continue
             record = self.trace.get_record(path)
-            if isinstance(record, DotProductRecord):
-                vectors[path] = self.encode(path, record)
+            vectors[path] = (
+                self.encode(path, record)
+                if isinstance(record, DotProductRecord)
+                else self.encode_parts(path)
+            )
             if self.num_bytes < 0:
                 self.biases.clear()
                 return {}
         return vectors
+
+    def encode_parts(self, path: str) -> Mapping[str, Any]:
+        """Return the parts of the scores of every head and query, "head,query": [[name, array], ...]."""
+        num_heads, num_queries, _ = self.trace.shapes[path]
+        encoded: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+        scale = 1.0
+        for head, query in product(range(num_heads), range(num_queries)):
+            terms = self.trace.compute_terms(path, head, query)
+            scale = terms.scale
+            parts = list_score_parts(terms, self.trace.attentions[path].position)
+            encoded[f"{head},{query}"] = [
+                (part.name, self.encode_array(part.values)) for part in parts
+            ]
+            if self.num_bytes < 0:
+                break
+        return {"scale": scale, "parts": encoded}
 
     def encode(self, path: str, record: DotProductRecord) -> Mapping[str, Any]:
         position = self.trace.attentions[path].position

@@ -87,7 +87,13 @@ class PictureInput:
         """Return the attention in words: "encoder self-attention, layer 3, head 2"."""
         info, head = self.info, self.settings.head
         heads = heads or ("all heads" if head is None else f"head {head}")
-        return f"{info.kind_name}, layer {info.layer}, {heads} (counted from 0)"
+        text = f"{info.kind_name}, layer {info.layer}, {heads} (counted from 0)"
+        return self.add_notice(text)
+
+    def add_notice(self, subtitle: str) -> str:
+        """Return a subtitle that also says how the input was cut, if it was."""
+        notice = self.trace.inputs.notice
+        return f"{subtitle}. {notice}" if notice else subtitle
 
     def compute_mean(self, info: AttentionInfo) -> Tensor:
         """Return the weights (T, S) of the head, or the mean of all heads."""
@@ -154,7 +160,7 @@ def draw_model_view(picture: PictureInput) -> str:
         )
         for info in infos
     ]
-    return render_model_grid_svg(picture.name, name, layers, pool)
+    return render_model_grid_svg(picture.name, picture.add_notice(name), layers, pool)
 
 
 def draw_matrix_view(picture: PictureInput) -> str:
@@ -235,7 +241,7 @@ def draw_generation_view(picture: PictureInput) -> str:
         chosen = ids.index(step.next) if step.next in ids else None
         token = picture.builder.labeler.get_text(step.next)
         rows.append(CandidateStep(token, candidates, chosen))
-    subtitle = f"after “{make_visible(picture.user_input.text)}”"
+    subtitle = picture.add_notice(f"after “{make_visible(picture.user_input.text)}”")
     return render_candidates_svg(picture.name, subtitle, rows)
 
 
@@ -252,7 +258,7 @@ def draw_beams_view(picture: PictureInput) -> str:
         for step in tree.steps
     ]
     subtitle = f"beam search with {settings.num_beams} beams: {make_visible(tree.output)}"
-    return render_beams_svg(picture.name, subtitle, steps, tree.best)
+    return render_beams_svg(picture.name, picture.add_notice(subtitle), steps, tree.best)
 
 
 def draw_patterns_view(picture: PictureInput) -> str:

@@ -129,6 +129,23 @@ def test_a_text_that_is_too_long_is_cut(tmp_path: Path, capsys: pytest.CaptureFi
     config = Document(path.read_text(encoding="utf-8")).get_config()
     assert config["trace"]["notice"].startswith("Cut to 64 of ")
     assert len(config["trace"]["sequences"]["encoder"]["tokens"]) == 64
+    for view in ("head", "model", "matrix"):
+        path = tmp_path / f"{view}.svg"
+        arguments = ["look", TEXT * 20, "--model", "bert", "--view", view, "--save", str(path)]
+        assert main(arguments) == 0
+        assert capsys.readouterr().err.startswith("Cut to 64 of ")
+        assert "Cut to 64 of " in "".join(ET.parse(path).getroot().itertext())
+
+
+def test_paths_select_the_attentions_of_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "page.html"
+    arguments = ("look", TEXT, "--model", "bert", "--paths", r".*\.1\..*", "--save")
+    good(capsys, *arguments, str(path))
+    config = Document(path.read_text(encoding="utf-8")).get_config()
+    assert config["weights"].keys() == {"encoder.layers.1.attention"}
+    assert "--save FILE.html" in bad(capsys, *arguments, str(tmp_path / "page.svg"))
 
 
 # --- the explorer ---

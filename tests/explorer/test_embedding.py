@@ -88,11 +88,28 @@ def test_vectors_and_biases_give_the_scores(name: str) -> None:
         assert len(arrays) == (name == "llama")
 
 
-def test_attentions_without_dot_products_have_no_vectors() -> None:
-    for name in ("bahdanau", "lstmn", "transformer-sparsemax", "gpt2-additive"):
-        _, config = embed(name)
-        assert config["vectors"] == {}
-        assert config["weights"]
+@pytest.mark.parametrize(
+    "name",
+    ["bahdanau", "luong", "lstmn", "show-attend-tell", "transformer-sparsemax", "gpt2-additive"],
+)
+def test_the_parts_of_scores_that_are_no_dot_products(name: str) -> None:
+    trace, config = embed(name)
+    assert config["vectors"].keys() == {
+        path for path, info in trace.attentions.items() if info.has_neurons
+    }
+    path = [path for path, vectors in config["vectors"].items() if "parts" in vectors][-1]
+    heads, num_queries, _ = trace.shapes[path]
+    encoded = config["vectors"][path]["parts"]
+    assert len(encoded) == heads * num_queries
+    for head, query in ((0, 1), (heads - 1, num_queries - 1)):
+        parts = get_parts(trace, path, head, query)
+        actual = {name: decode_array(array) for name, array in encoded[f"{head},{query}"]}
+        assert actual.keys() == parts.keys()
+        for part, values in parts.items():
+            torch.testing.assert_close(
+                actual[part], values.double(), rtol=1e-6, atol=1e-6, equal_nan=True
+            )
+    assert config["trace"]["notice"] is None
 
 
 def test_patterns_are_those_of_the_attentions() -> None:
@@ -156,7 +173,14 @@ def test_vectors_need_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "MAX_PAGE_BYTES", weights + vectors)
     assert len(embed("bert")[1]["vectors"]) == 2
     monkeypatch.setattr(embedding, "MAX_PAGE_BYTES", weights + vectors - 1)
-    assert embed("bert")[1]["vectors"] == {}
+    config = embed("bert")[1]
+    assert config["vectors"] == {}
+    assert "no view Neurons" in config["trace"]["notice"]
+    config = embed("gpt2-additive", r"decoder\.layers\.0.*")[
+        1
+    ]  # no room for the parts of its scores
+    assert config["vectors"] == {}
+    assert "no view Neurons" in config["trace"]["notice"]
 
 
 def test_arrays_of_every_dtype() -> None:

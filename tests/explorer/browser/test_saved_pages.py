@@ -21,7 +21,7 @@ def save(name: str, folder: Path, **settings: object) -> str:
     return path.as_uri()
 
 
-@pytest.mark.parametrize("name", ["transformer", "bert", "t5", "transformer-xl"])
+@pytest.mark.parametrize("name", ["transformer", "bert", "t5", "transformer-xl", "bahdanau"])
 def test_a_saved_page_works_without_a_server(
     open_page: OpenPage, tmp_path: Path, name: str
 ) -> None:

@@ -1,4 +1,4 @@
-// How one query's weights come about, computed from the queries, keys, masks and biases inside a saved page.
+// How one query's weights come about, computed from the queries, keys, masks and biases inside a saved page, or read from it.
 
 import { decodeArray } from "./embedded.js";
 import { FULL_WEIGHT } from "./weights.js";
@@ -24,6 +24,7 @@ export function createEmbeddedNeurons({ vectors, biases }, load) {
   }
 
   return async ({ path, head, row }) => {
+    if (vectors[path].parts) return { scale: vectors[path].scale, parts: vectors[path].parts[`${head},${row}`].map(([name, array]) => ({ name, ...decodeArray(array) })) };
     const { scale, queries, keys, biases: terms, mask } = vectors[path];
     const queryArray = arrayOf(`${path} q`, queries);
     const headCount = queryArray.shape[0];
