@@ -129,7 +129,10 @@ class Explorer:
             raise ValueError(
                 f"model {shorten_repr(name)}, expected main, or other if two models are compared"
             )
-        named = self.other if name == "other" and self.other is not None else self.main
+        named = self.main
+        if name == "other" and self.other is not None:
+            named = self.other
+            user_input = named.inputs.select(user_input)
         with self.lock:
             trace = Trace(named.inputs.model, named.inputs.build(user_input))
             return self.keep(trace, user_input)

@@ -212,6 +212,16 @@ class InputBuilder:
         if not accepted["image"] and not has_text:
             raise ValueError("the text is empty, expected words")
 
+    def select(self, user_input: UserInput) -> UserInput:
+        """Return what a model reads of the input of another one that it is compared with."""
+        reads = self.describe_inputs()
+        return replace(
+            user_input,
+            text_pair=user_input.text_pair if reads["text_pair"] else None,
+            target=user_input.target if reads["target"] else None,
+            image=user_input.image if reads["image"] else None,
+        )
+
     def check_generation(self, user_input: UserInput) -> None:
         """Raise ValueError unless the model generates text and can read what is given."""
         if not self.can_generate:

@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import sys
+import threading
 import webbrowser
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -40,8 +41,8 @@ def serve_explorer(
     )
     url = f"http://{LOOPBACK_ADDRESS}:{port}/?token={token}"
     report(url)
-    if open_browser and has_screen():
-        webbrowser.open(url)
+    if open_browser and has_screen():  # in a thread: some browsers stay in the foreground
+        threading.Thread(target=webbrowser.open, args=(url,), name="browser", daemon=True).start()
     try:
         uvicorn.Server(settings).run(sockets=[listener])
     except KeyboardInterrupt:  # raised again by uvicorn after it has stopped

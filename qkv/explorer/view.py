@@ -42,7 +42,9 @@ class View:
         self.trace = Trace(model.inputs.model, model.inputs.build(user_input))
         self.other_trace = None
         if other is not None:
-            self.other_trace = Trace(other.inputs.model, other.inputs.build(user_input))
+            target = self.trace.inputs.target or user_input.target
+            other_input = other.inputs.select(replace(user_input, target=target))
+            self.other_trace = Trace(other.inputs.model, other.inputs.build(other_input))
         settings.check(self.trace)
         if self.other_trace is not None and self.picture_view in COMPARED_VIEWS:
             settings.check(self.other_trace)

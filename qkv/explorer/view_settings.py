@@ -55,6 +55,8 @@ class ViewSettings:
                 f"view {self.view!r}: this model does not generate text token by token, expected one with "
                 "a language model head (and not XLNet, whose steps read a query stream)"
             )
+        if self.rollout and self.view not in (None, "matrix"):
+            raise ValueError(f"rollout with the view {self.view!r}: expected the view 'matrix'")
         if self.view == "compare" and not is_comparison:
             raise ValueError("view 'compare': expected a second model to compare with")
         for name in ("path", "layer", "head", "query"):
@@ -73,9 +75,14 @@ class ViewSettings:
                 check_number(name, value, integer=True, at_least=0, less_than=count)
 
     def choose_view(self, trace: Trace) -> str:
-        """Return the view; by default, alignment of encoder-decoders, and the image of models of one."""
+        """Return the view; by default, alignment of encoder-decoders, and the image of models of one, if
+        they show the path."""
         if self.view is not None:
             return self.view
+        if self.rollout:
+            return "matrix"
+        if self.path is not None:
+            return "alignment" if "cross" in self.path else "head"
         if any(sequence.grid for sequence in trace.sequences.values()):
             return "image"
         has_cross = any(info.kind == "cross" for info in trace.attentions.values())
@@ -83,10 +90,16 @@ class ViewSettings:
 
     def find_attention(self, trace: Trace) -> AttentionInfo:
         """Return the attention of the path, or of the layer among those that the view shows."""
+        view = self.choose_view(trace)
+        candidates = list_view_attentions(trace, view)
         if self.path is not None:
             trace.check_path(self.path)
+            if trace.attentions[self.path] not in candidates:
+                paths = ", ".join(info.path for info in candidates[:4])
+                raise ValueError(
+                    f"path {self.path!r}: view {view!r} does not show it, expected one such as {paths}"
+                )
             return trace.attentions[self.path]
-        candidates = list_view_attentions(trace, self.choose_view(trace))
         if self.layer is None:
             is_alignment = self.choose_view(trace) == "alignment"
             return candidates[max(len(candidates) - 2, 0) if is_alignment else 0]
@@ -130,6 +143,7 @@ def list_view_attentions(trace: Trace, view: str) -> list[AttentionInfo]:
         expected = "an encoder-decoder"
     elif view == "image":
         infos = [info for info in infos if find_image(trace, info) is not None]
+        infos.sort(key=lambda info: info.kind != "cross")  # what a caption attends to comes first
         expected = "a model of images, and an image"
     elif view == "neuron":
         infos = [info for info in infos if info.has_neurons]

@@ -194,6 +194,10 @@ def test_two_models() -> None:
     main, other = (explorer.trace({"text": "the cat", "model": name}) for name in ("main", "other"))
     assert [len(trace["attentions"]) for trace in (main, other)] == [2, 4]
     assert main["trace_id"] != other["trace_id"]
+    explorer = models.build_explorer("bart", "gpt2")  # the decoder reads no target
+    body = {"text": "the cat", "target": "a bird"}
+    main, other = (explorer.trace(body | {"model": name}) for name in ("main", "other"))
+    assert (main["target"], other["target"]) == ("a bird", None)
 
 
 def test_descriptions_of_models() -> None:

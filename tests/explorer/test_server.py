@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -148,12 +149,29 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return runs
 
 
-def serve(runs: list[dict[str, Any]], **settings: Any) -> dict[str, Any]:
+def serve(
+    runs: list[dict[str, Any]], wait_for_browser: bool = True, **settings: Any
+) -> dict[str, Any]:
     runs.append({})
     serve_explorer(
         models.build_explorer("bert"), {}, report=lambda url: runs[-1].update(url=url), **settings
     )
+    for thread in threading.enumerate():
+        if thread.name == "browser" and wait_for_browser:
+            thread.join(10)
     return runs[-1]
+
+
+def test_a_browser_in_the_foreground_does_not_stop_the_server(
+    runs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISPLAY", ":0")
+    is_closed = threading.Event()
+    monkeypatch.setattr(webbrowser, "open", lambda url: is_closed.wait(30))
+    start = time.monotonic()
+    assert "address" in serve(runs, wait_for_browser=False)
+    assert time.monotonic() - start < 20
+    is_closed.set()
 
 
 def test_the_browser_opens_the_printed_address(

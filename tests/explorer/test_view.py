@@ -277,6 +277,20 @@ def test_a_picture_of_an_image_in_two_models() -> None:
     assert {"vit", "clip"} <= {*text.split()}
 
 
+def test_models_are_compared_on_one_target() -> None:
+    """What the first one generates, or the target of the user; a decoder reads the text alone."""
+    pair = [models.build_changed_model(name, torch.float32) for name in ("bart", "t5")]
+    view = qkv.view(pair[0], models.TEXT, compare=pair[1])
+    assert view.other_trace is not None
+    assert view.trace.inputs.target
+    assert view.other_trace.inputs.target == view.trace.inputs.target
+    decoder = models.build_model("gpt2", torch.float32)
+    view = qkv.view(pair[0], models.TEXT, target=models.TARGET, compare=decoder)
+    assert view.other_trace is not None
+    assert view.other_trace.inputs.target is None
+    assert parse_svg(view.svg()) is not None
+
+
 def test_a_comparison_has_no_picture_of_other_views() -> None:
     assert_error(
         lambda: build_comparison(view="head").svg(), "view 'head'", "expected compare or image"

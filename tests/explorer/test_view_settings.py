@@ -45,13 +45,31 @@ def test_the_attention_that_a_view_shows_first() -> None:
         ("bahdanau", "alignment", None): "decoder.cross_attention",
         ("clip", "image", 1): "image.encoder.layers.1.attention",
         ("show-attend-tell", "image", 0): "decoder.cross_attention",
+        ("vision-encoder-decoder", "image", None): "decoder.layers.0.cross_attention",
         ("lstmn", "neuron", 1): "encoder.layers.1.attention",
     }
     for (name, view, layer), path in expected.items():
         assert find(name, view=view, layer=layer) == path
     path = "decoder.layers.0.attention"
     assert find("bart", path=path) == path
-    assert find("bart", view="alignment", path=path) == path
+    message = "expected one such as decoder.layers.0.cross_attention"
+    assert_error(lambda: find("bart", view="alignment", path=path), path, "'alignment'", message)
+    choose = {
+        name: ViewSettings(**settings).choose_view(models.build_trace("bart"))
+        for name, settings in {
+            "none": {}, "self": dict(path=path), "rollout": dict(rollout=True),
+            "cross": dict(path="decoder.layers.1.cross_attention"),
+        }.items()
+    }  # fmt: skip
+    assert choose == {
+        "none": "alignment",
+        "self": "head",
+        "rollout": "matrix",
+        "cross": "alignment",
+    }
+    builder = InputBuilder(model=models.build_model("bert"))
+    settings = ViewSettings(view="head", rollout=True)
+    assert_error(lambda: settings.check_values(builder), "rollout", "'head'", "'matrix'")
 
 
 def test_the_state_of_the_page() -> None:

@@ -152,7 +152,7 @@ function startPage() {
       const { trace, weights: arrays } = config.other;
       return { trace, weights: createWeightStore(createEmbeddedLoader(arrays, trace.attentions)) };
     }
-    const body = { ...requestBody(), model: "other" };
+    const body = { ...requestBody(), target: app.trace.target, model: "other" }; // the same target for both
     const trace = await track(api.postTrace(body));
     const request = createRequester(trace, body);
     return { trace, weights: createWeightStore(parameters => request(api.getWeights, parameters)) };

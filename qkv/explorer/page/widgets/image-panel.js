@@ -14,9 +14,10 @@ function imageOf(trace, attention) {
   return attention.keys.map(name => trace.sequences[name]).find(sequence => sequence.grid && sequence.picture);
 }
 
-/** The attention layers whose keys are the patches of a picture. */
+/** The attention layers whose keys are the patches of a picture; those of a caption come first. */
 export function imageLayers(trace) {
-  return trace.attentions.filter(attention => imageOf(trace, attention));
+  const layers = trace.attentions.filter(attention => imageOf(trace, attention));
+  return [...layers.filter(({ kind }) => kind === "cross"), ...layers.filter(({ kind }) => kind !== "cross")];
 }
 
 /** Create a panel; `fields` are the names of path and heads in the state, `onFocus(index)` a chosen query. */
