@@ -45,8 +45,8 @@ test: $(STAMP)  ## run the tests
 test-matrix: $(STAMP)  ## run the tests under several instruction sets, thread counts and loads
 	$(BIN)/python tools/test_matrix.py
 
-test-gpu: $(STAMP)  ## run the parity tests on a GPU
-	QKV_DEVICE=cuda $(BIN)/python -m pytest -n 1 tests/families/test_parity.py
+test-gpu: $(STAMP)  ## run the tests of parity and of CUDA graphs on a GPU
+	QKV_DEVICE=cuda $(BIN)/python -m pytest -n 1 tests/families/test_parity.py tests/decode/test_cuda_graphs.py
 
 slow: $(STAMP)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow

@@ -67,7 +67,7 @@ class AlignmentOptions:
         from qkv.pictures.attention import render_svg
         from qkv.pictures.page import render_html
 
-        render = render_html if self.save.suffix == ".html" else render_svg
+        render = render_html if self.save.suffix.lower() == ".html" else render_svg
         words = [alignment.merge_into_words() for alignment in alignments]
         with write_file(self.save) as temporary:
             temporary.write_text(render(title, words, target_name), encoding="utf-8")

@@ -33,9 +33,9 @@ BASE_COMPANION_FILES = (
 def check_picture_file(save: Path, suffixes: Sequence[str], inputs: Sequence[str] = ()) -> None:
     """Raise ValueError if the file of --save cannot be written, ends with another suffix, or is one
     of the inputs. An older picture is replaced."""
-    if save.suffix not in suffixes:
+    if save.suffix.lower() not in suffixes:
         expected = " or ".join(suffixes)
-        if save.suffix == ".png":
+        if save.suffix.lower() == ".png":
             raise ValueError(f"--save {save}: PNG is not supported; expected {expected}")
         raise ValueError(f"--save {save}: expected a file name that ends with {expected}")
     if not save.parent.is_dir() or (save.exists() and not save.is_file()):

@@ -93,7 +93,7 @@ def look(
     rollout
         attention rollout instead of weights, in the view matrix
     num_beams
-        beam width of beam search; 1 is greedy search
+        beam width of the view beams, from 2
     max_new_tokens
         maximum number of generated tokens
     save

@@ -66,6 +66,7 @@ class Explorer:
         self.other = other
         self.traces: OrderedDict[str, Trace] = OrderedDict()
         self.images: OrderedDict[str, ImageInput] = OrderedDict()
+        self.start_image: str | None = None  # of the page's first trace; it is always kept
         self.trace_ids = itertools.count(1)
         self.lock = threading.Lock()  # a model runs one request at a time
 
@@ -99,6 +100,7 @@ class Explorer:
         if isinstance(user_input.image, Path):
             data = user_input.image.read_bytes()
             config |= self.add_image(data)
+            self.start_image = config["image"]
             user_input = replace(user_input, image=self.images[config["image"]])
         if not has_input:
             config["state"] = settings.build_start()
@@ -117,8 +119,9 @@ class Explorer:
         image = open_uploaded_image(data, reads_clips(self.main.inputs.model))
         name = hash_image(data)
         self.images[name] = image
-        while len(self.images) > MAX_IMAGES:
-            self.images.popitem(last=False)
+        uploaded = [other for other in self.images if other != self.start_image]
+        for other in uploaded[: max(len(uploaded) - MAX_IMAGES, 0)]:
+            del self.images[other]
         return {"image": name}
 
     def trace(self, body: Mapping[str, Any]) -> dict[str, Any]:

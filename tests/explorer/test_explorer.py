@@ -230,6 +230,16 @@ def test_images_are_kept_under_their_names(monkeypatch: pytest.MonkeyPatch) -> N
     assert_error(lambda: explorer.trace({"image": names[0]}), "the image is not known any more")
     assert_error(lambda: explorer.trace({"image": ""}), "no image is given")
     assert_error(lambda: explorer.add_image(b"text"), "the image")
+
+
+def test_the_first_image_of_a_page_is_always_kept(tmp_path: Path) -> None:
+    explorer = models.build_explorer("vit")
+    models.build_image((1, 2, 3)).save(tmp_path / "start.png")
+    config = explorer.build_config(UserInput(image=tmp_path / "start.png"), ViewSettings())
+    for shade in range(explorer_module.MAX_IMAGES + 2):
+        explorer.add_image(encode(models.build_image((shade, 0, 0))))
+    assert len(explorer.images) == explorer_module.MAX_IMAGES + 1
+    assert explorer.trace({"image": config["image"]})["sequences"]
     assert [*explorer.images] == names[1:]
 
 

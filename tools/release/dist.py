@@ -43,6 +43,7 @@ COMMANDS = {
     ("translate", "Wo ist der Bahnhof?"): "Where is the station?",
     ("classify", "A wonderful film, I loved every minute of it."): "positive",
     ("complete", "ROMEO:", "--max-new-tokens", "5"): "ROMEO:",
+    ("look", "Wo ist der Bahnhof?", "--save", "page.html"): "",
     ("recipes",): "shakespeare",
     ("recipes", "shakespeare"): "[train]",
     ("families",): "bert",

@@ -21,7 +21,7 @@ export const neuronView = {
   label: "Neurons",
   help: {
     sentences: ["The query vector is multiplied by each key vector element by element; the products add up to the dot product, which is scaled, joined by the position terms and turned into weights by the softmax.",
-      "Blue numbers are positive and orange ones negative, so a strongly blue strip of products is a key that this query attends to; rotary positions have rotated the vectors before."],
+      "Blue numbers are positive and orange ones negative, so a strongly blue strip of products is a key that this query attends to; rotary positions have rotated the vectors before, and Transformer-XL has added its bias u to the query."],
     equation: "score = q·k / √d + position terms;   weight = exp(score) / Σ exp(scores)",
   },
   isAvailable: app => neuronLayers(app).length > 0,
