@@ -230,6 +230,7 @@ def test_images_are_kept_under_their_names(monkeypatch: pytest.MonkeyPatch) -> N
     assert_error(lambda: explorer.trace({"image": names[0]}), "the image is not known any more")
     assert_error(lambda: explorer.trace({"image": ""}), "no image is given")
     assert_error(lambda: explorer.add_image(b"text"), "the image")
+    assert [*explorer.images] == names[1:]
 
 
 def test_the_first_image_of_a_page_is_always_kept(tmp_path: Path) -> None:
@@ -240,7 +241,6 @@ def test_the_first_image_of_a_page_is_always_kept(tmp_path: Path) -> None:
         explorer.add_image(encode(models.build_image((shade, 0, 0))))
     assert len(explorer.images) == explorer_module.MAX_IMAGES + 1
     assert explorer.trace({"image": config["image"]})["sequences"]
-    assert [*explorer.images] == names[1:]
 
 
 # --- what the page starts with ---
