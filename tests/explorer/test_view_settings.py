@@ -54,19 +54,13 @@ def test_the_attention_that_a_view_shows_first() -> None:
     assert find("bart", path=path) == path
     message = "expected one such as decoder.layers.0.cross_attention"
     assert_error(lambda: find("bart", view="alignment", path=path), path, "'alignment'", message)
-    choose = {
-        name: ViewSettings(**settings).choose_view(models.build_trace("bart"))
-        for name, settings in {
-            "none": {}, "self": dict(path=path), "rollout": dict(rollout=True),
-            "cross": dict(path="decoder.layers.1.cross_attention"),
-        }.items()
-    }  # fmt: skip
-    assert choose == {
-        "none": "alignment",
-        "self": "head",
-        "rollout": "matrix",
-        "cross": "alignment",
-    }
+    trace = models.build_trace("bart")
+    cross = "decoder.layers.1.cross_attention"
+    for settings, view in (
+        (ViewSettings(), "alignment"), (ViewSettings(path=path), "head"),
+        (ViewSettings(path=cross), "alignment"), (ViewSettings(rollout=True), "matrix"),
+    ):  # fmt: skip
+        assert settings.choose_view(trace) == view
     builder = InputBuilder(model=models.build_model("bert"))
     settings = ViewSettings(view="head", rollout=True)
     assert_error(lambda: settings.check_values(builder), "rollout", "'head'", "'matrix'")
