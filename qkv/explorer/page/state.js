@@ -29,7 +29,7 @@ const FIELDS = {
   focus: ["", TEXT], // "q5": query 5, "k3": key 3, "q5k3": both
   key: [null, INDEX], // neurons: the key whose numbers are shown
   top: [0, NUMBER], // first visible row of the head view
-  zoom: [null, ZOOM], // matrix: key and query at the corner, pixels per token
+  zoom: [null, ZOOM], // matrix and compare: key and query at the corner, pixels per token
   contrast: ["root", CONTRAST],
   rollout: [false, FLAG],
   cross: ["", TEXT], // alignment: path, "" is the best guess
@@ -44,6 +44,8 @@ const FIELDS = {
   otherPath: ["", TEXT], // compare: layer and head of the other model
   otherHead: [0, HEAD],
   otherHeads: [null, HEADS],
+  otherZoom: [null, ZOOM], // compare: zoom and cell of the other model, where its tokens differ
+  otherFocus: ["", TEXT],
 };
 
 /** A text out of a list; another one is read as the first. */
