@@ -119,3 +119,44 @@ def test_models_of_different_tokens_have_their_own(open_page: OpenPage, site: Si
         None,
         None,
     ]
+
+
+def check_failure(page: ExplorerPage, name: str, message: str, working: str) -> None:
+    """The panel of a model has the reason in place of weights, and the other one works."""
+    assert {*page.texts(".columns h2")} == {name, working}
+    failed, shown = (page.find(f'.columns section[aria-label="{x}"]') for x in (name, working))
+    reason = failed.locator("[role=alert]")
+    assert reason.is_visible()
+    assert message in reason.inner_text()
+    assert failed.locator("canvas").count() == 0
+    shown.locator(".matrix-canvas").focus()
+    page.press("ArrowDown", "ArrowDown")
+    assert ": weight" in wait_for_weights(page, 1)[0]
+    assert shown.locator(".status").inner_text().count(": weight") == 1
+
+
+def test_the_other_model_does_not_read_the_input(open_page: OpenPage, site: Site) -> None:
+    page = open_page(site.explore("bert", other="gpt2"))
+    page.choose_view("compare")
+    check_failure(page, "gpt2", "text_pair: this model", working="bert")
+    assert page.error == ""  # of the header: the model of the page has read the input
+    page.press("]")
+    assert list_layers(page) == ["encoder.layers.1.attention"]
+    page.pop_problems()
+    page.submit("", "text_pair")
+    assert page.find(".columns [role=alert]").count() == 0
+    assert page.find(".matrix-canvas").count() == 2
+
+
+def test_the_main_model_does_not_read_the_input(open_page: OpenPage, site: Site) -> None:
+    address = site.explore("gpt2", other="bert")
+    page = open_page(f"{address}#view=compare")
+    assert page.find(".matrix-canvas").count() == 2
+    page.page.goto(f"{address}#view=compare&pair=b")
+    page.wait_until("document.querySelector('.columns [role=alert]') !== null")
+    check_failure(page, "gpt2", "text_pair: this model", working="bert")
+    assert page.error.startswith("text_pair: this model")
+    page.pop_problems()
+    page.page.goto(f"{address}#view=compare")
+    page.wait_until("document.querySelectorAll('.matrix-canvas').length === 2")
+    assert page.error == ""

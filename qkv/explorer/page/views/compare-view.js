@@ -34,20 +34,22 @@ function openCompareView({ tools, body }, app) {
   const legend = create("div");
   tools.append(contrast.element);
   body.append(columns, legend);
-  let sides = [], isClosed = false;
+  let sides = [], isClosed = false; // the panels of the models that read the input
 
   async function load() {
-    const other = await app.traceOther();
+    const { name, other_model: otherName } = app.config.model;
+    const models = [{ name, fields: MAIN_FIELDS, loading: app.traceMain() }, { name: otherName, fields: OTHER_FIELDS, loading: app.traceOther() }];
+    const results = await Promise.allSettled(models.map(({ loading }) => loading));
     if (isClosed) return;
-    sides = [createSide({ name: app.config.model.name, trace: app.trace, weights: app.weights, fields: MAIN_FIELDS }),
-      createSide({ name: app.config.model.other_model, ...other, fields: OTHER_FIELDS })];
-    columns.replaceChildren(...sides.map(side => side.element));
+    const panels = models.map((model, i) => results[i].status === "fulfilled" ? createSide({ ...model, ...results[i].value }) : createFailure(model.name, results[i].reason));
+    sides = panels.filter(panel => panel.matrix);
+    columns.replaceChildren(...panels.map(panel => panel.element));
     update();
   }
 
   /** Where both models have the same tokens, they share the zoom and the cell, which are then those of the first. */
   function isShared() {
-    return sides[0].tokenTexts() === sides[1].tokenTexts();
+    return sides.length === 2 && sides[0].tokenTexts() === sides[1].tokenTexts();
   }
 
   function fieldsOf(side) {
@@ -76,6 +78,11 @@ function openCompareView({ tools, body }, app) {
     legend.replaceChildren(createWeightLegend(state.contrast));
     const changes = sides.map(side => side.update());
     if (changes.includes(true)) sides.forEach(side => side.restore(fieldsOf(side)));
+  }
+
+  /** The place of a model that cannot read the input, with the reason. */
+  function createFailure(name, error) {
+    return { element: create("section", { "aria-label": name }, create("h2", { text: name }), create("p", { class: "error", role: "alert", text: error.message })) };
   }
 
   function createSide({ name, trace, weights, fields }) {
