@@ -17,6 +17,7 @@ VIEW_NAMES = (
 )  # fmt: skip
 GENERATION_VIEWS = ("generation", "beams")
 COMPARED_VIEWS = ("compare", "image")  # that show two models
+MAX_NEW_TOKENS = 20  # of a picture; a page starts with its own number, unless another one is set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class ViewSettings:
     query: int | None = None
     rollout: bool = False
     num_beams: int = 4
-    max_new_tokens: int = 20
+    max_new_tokens: int = MAX_NEW_TOKENS
 
     def check_values(
         self, builder: InputBuilder, *, has_input: bool = True, is_comparison: bool = False
@@ -99,8 +100,12 @@ class ViewSettings:
 
     def build_start(self) -> dict[str, Any]:
         """Return what a page shows that has no text yet."""
-        view = {} if self.view is None else {"view": self.view}
-        return view | {"rollout": self.rollout, "beams": self.num_beams}
+        start: dict[str, Any] = {"rollout": self.rollout, "beams": self.num_beams}
+        if self.view is not None:
+            start["view"] = self.view
+        if self.max_new_tokens != MAX_NEW_TOKENS:
+            start["maxNewTokens"] = self.max_new_tokens
+        return start
 
     def build_state(self, trace: Trace) -> dict[str, Any]:
         """Return what the page shows when it opens."""

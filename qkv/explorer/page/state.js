@@ -3,6 +3,8 @@
 import { clamp } from "./widgets/dom.js";
 
 const MAX_HEADS_TEXT = 4096;
+export const MAX_BEAMS = 16;
+export const MAX_NEW_TOKENS = 200; // of beam search
 const TEXT = { read: value => value, write: value => value };
 const NUMBER = { read: readNumber, write: String };
 const FLAG = { read: value => value === "1", write: value => value ? "1" : "0" };
@@ -11,7 +13,8 @@ const HEADS = { read: readHeads, write: writeHeads };
 const INDEX = { read: value => /^\d{1,9}$/.test(value) ? Number(value) : null, write: String };
 const HEAD = { read: value => value === "mean" ? value : readNumber(value), write: String };
 const ZOOM = { read: readZoom, write: numbers => numbers.join(",") };
-const BEAMS = { read: value => clamp(readNumber(value), 2, 16), write: String };
+const BEAMS = between(2, MAX_BEAMS);
+const NEW_TOKENS = between(1, MAX_NEW_TOKENS);
 const FILTER = choice(["all", "aa", "ab", "ba", "bb"]);
 const CONTRAST = choice(["root", "linear"]);
 
@@ -41,6 +44,7 @@ const FIELDS = {
   stepPath: ["", TEXT],
   stepHead: ["mean", HEAD],
   beams: [4, BEAMS],
+  maxNewTokens: [40, NEW_TOKENS], // beam search: number of steps at most
   otherPath: ["", TEXT], // compare: layer and head of the other model
   otherHead: [0, HEAD],
   otherHeads: [null, HEADS],
@@ -51,6 +55,11 @@ const FIELDS = {
 /** A text out of a list; another one is read as the first. */
 function choice(values) {
   return { read: value => values.includes(value) ? value : values[0], write: value => value };
+}
+
+/** A whole number within limits. */
+function between(low, high) {
+  return { read: value => clamp(readNumber(value), low, high), write: String };
 }
 
 /** A whole number from 0 on; other texts are read as 0. */

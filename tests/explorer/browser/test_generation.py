@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import qkv
+from qkv.explorer.explorer import Explorer
+from qkv.explorer.inputs import UserInput
 from tests.explorer.browser.conftest import OpenPage
 from tests.explorer.browser.explorer_page import ExplorerPage
-from tests.explorer.browser.models import GERMAN, TEXT, load_model
+from tests.explorer.browser.models import GERMAN, TEXT, load_model, name_model
 from tests.explorer.browser.site import Site
 
 ROUNDING = 0.00501
@@ -160,6 +162,30 @@ def test_the_tree_of_beam_search(page: ExplorerPage) -> None:
     field.fill("99")  # too many: nothing happens
     field.press("Enter")
     assert page.wait().get_state()["beams"] == 2
+
+
+def test_beam_search_starts_with_the_settings_of_the_command(
+    open_page: OpenPage, site: Site
+) -> None:
+    explorer = Explorer(name_model(load_model("gpt2"), "gpt2"))
+    settings = dict(view="beams", num_beams=3, max_new_tokens=5)
+    page = open_page(site.add("short-beams", explorer, UserInput(text=TEXT), **settings))
+    beams, limit = (page.page.get_by_label(label) for label in ("Beams", "Max new tokens"))
+    assert [field.input_value() for field in (beams, limit)] == ["3", "5"]
+    assert page.status.endswith(", 5 steps.")
+    steps = page.find(".beams-view text >> text=/^step /")
+    assert steps.count() == 5
+    limit.fill("7")
+    limit.press("Enter")
+    page.wait_until("document.querySelector('.beams-view .status').textContent.includes('Result')")
+    assert steps.count() == 7
+    page.page.wait_for_timeout(300)  # until the state is in the address
+    other = open_page(page.page.url)
+    assert other.page.get_by_label("Max new tokens").input_value() == "7"
+    assert other.find(".beams-view text >> text=/^step /").count() == 7
+    limit.fill("201")  # too many: nothing happens
+    limit.press("Enter")
+    assert page.wait().get_state()["maxNewTokens"] == 7
 
 
 def test_what_a_step_attended_to(page: ExplorerPage) -> None:
