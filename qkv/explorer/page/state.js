@@ -17,6 +17,7 @@ const BEAMS = between(2, MAX_BEAMS);
 const NEW_TOKENS = between(1, MAX_NEW_TOKENS);
 const FILTER = choice(["all", "aa", "ab", "ba", "bb"]);
 const CONTRAST = choice(["root", "linear"]);
+const OPENED = choice(["head", "matrix"]);
 
 // name: [initial value, how it is written]
 const FIELDS = {
@@ -26,6 +27,7 @@ const FIELDS = {
   image: ["", TEXT], // name of a picture that the server has
   view: ["head", TEXT],
   path: ["", TEXT], // path of the attention layer shown
+  opens: ["head", OPENED], // model: the view that a click on a thumbnail opens
   heads: [null, HEADS], // heads of the head view; null: all of them
   head: [0, HEAD], // head of the matrix and the neurons: a number or "mean"
   filter: ["all", FILTER], // sentence pair

@@ -29,7 +29,7 @@ function openModelView({ tools, body }, app) {
   const kinds = kindNames(trace.attentions);
   const kindSelect = createSelect({ label: "Attention", options: kinds.map(kind => [kind, kind]), value: "", onChange: kind => app.change({ path: layersOfKind(trace.attentions, kind)[0].path }) });
   const contrast = createSelect({ label: "Colors", options: CONTRAST_OPTIONS, value: state.contrast, onChange: value => app.change({ contrast: value }) });
-  const target = createSelect({ label: "A click opens", options: TARGETS, value: "head", onChange: () => {} });
+  const target = createSelect({ label: "A click opens", options: TARGETS, value: state.opens, onChange: opens => app.change({ opens }) });
   const status = create("p", { class: "status", role: "status", text: MODEL_HINT });
   const grid = create("div", { class: "thumbnails", role: "grid", on: { keydown: moveFocus } });
   const legend = create("div");
@@ -41,6 +41,7 @@ function openModelView({ tools, body }, app) {
     const kind = kindName(findAttention(trace.attentions, state.path));
     setOptions(kindSelect.select, kinds.map(name => [name, name]), kind);
     setOptions(contrast.select, CONTRAST_OPTIONS, state.contrast);
+    setOptions(target.select, TARGETS, state.opens);
     const key = `${kind} ${state.contrast}`;
     if (key === shown) return;
     shown = key;
@@ -69,7 +70,7 @@ function openModelView({ tools, body }, app) {
     const name = `layer ${layer.layer}, head ${head}`;
     const canvas = create("canvas", { width: 1, height: 1, "aria-hidden": "true" });
     const button = create("button", { type: "button", class: "thumbnail", tabindex: -1, "aria-label": name, on: {
-      click: () => app.openView(target.select.value, { path: layer.path, heads: [head], head, zoom: null, focus: "" }),
+      click: () => app.openView(state.opens, { path: layer.path, heads: [head], head, zoom: null, focus: "" }),
       focus: () => { status.textContent = describe(); },
       pointerenter: () => { status.textContent = describe(); },
     } }, canvas, create("span", { class: "caption", "aria-hidden": "true" }));
