@@ -10,6 +10,7 @@ import { allHeads } from "../data/weights.js";
 
 const MAX_CELLS = 128; // side of a thumbnail
 const MODEL_HINT = "Choose a head to open it; the arrow keys move between heads.";
+const CAPTION_NOTE = "Caption: what a head mostly attends to, with the percentage of its weights that is there (mean over the queries).";
 const TARGETS = [["head", "head view"], ["matrix", "matrix"]];
 
 export const modelView = {
@@ -17,7 +18,7 @@ export const modelView = {
   label: "Model",
   help: {
     sentences: ["Every thumbnail is the weight matrix of one head, with a row of thumbnails for each layer and a column for each head.",
-      "The caption names what a head mostly attends to, with its mean weight over all queries; for long texts a cell is the largest weight of its block."],
+      "The caption names what a head mostly attends to, with the percentage of its weights that is there (mean over the queries); for long texts a cell is the largest weight of its block."],
     equation: "weights = softmax(QKᵀ / √d + bias), one matrix per layer and head",
   },
   isAvailable: () => true,
@@ -33,8 +34,9 @@ function openModelView({ tools, body }, app) {
   const status = create("p", { class: "status", role: "status", text: MODEL_HINT });
   const grid = create("div", { class: "thumbnails", role: "grid", on: { keydown: moveFocus } });
   const legend = create("div");
+  const note = create("p", { class: "faint", text: CAPTION_NOTE });
   tools.append(kinds.length > 1 ? kindSelect.element : "", contrast.element, target.element);
-  body.append(status, create("div", { class: "scroll" }, grid), legend);
+  body.append(status, create("div", { class: "scroll" }, grid), legend, note);
   let layers = [], shown = null, observer = null;
 
   function update() {
@@ -60,6 +62,7 @@ function openModelView({ tools, body }, app) {
     const rows = layers.map((layer, i) => create("div", { role: "row", "data-layer": i }, create("div", { role: "rowheader", text: layer.layer }),
       ...Array.from({ length: layer.heads }, (_, head) => createThumbnail(layer, head))));
     grid.replaceChildren(header, ...rows);
+    note.hidden = true;
     grid.querySelector("[role=gridcell] button").tabIndex = 0;
     observer?.disconnect();
     observer = new IntersectionObserver(loadVisible, { rootMargin: "200px" });
@@ -108,6 +111,7 @@ function openModelView({ tools, body }, app) {
 
   function caption(button, summary) {
     if (!summary) return;
+    note.hidden = false;
     button.lastChild.textContent = summary.short;
     button.dataset.summary = summary.sentence;
     button.setAttribute("aria-label", `${button.getAttribute("aria-label")}: ${summary.sentence}`);
