@@ -145,6 +145,38 @@ def test_a_setting_changes_the_processed_probabilities(page: ExplorerPage) -> No
     assert page.texts(".candidates .after") == before
 
 
+def test_the_equation_has_the_order_of_the_processors(open_page: OpenPage, site: Site) -> None:
+    settings = {"temperature": 2, "top_k": 8, "top_p": 0.6, "repetition_penalty": 3}
+    text = "%26".join(f"{name}%3D{value}" for name, value in settings.items())
+    page = open_page(f"{site.explore('gpt2')}#view=generation&settings={text}")
+    page.click(".corner .round")
+    equation = "p(next) = softmax(top_p(top_k(penalties(logits) / temperature)))"
+    assert page.text(".help .equation") == equation
+    with torch.no_grad():
+        logits = load_model("gpt2")(torch.tensor([get_prompt()])).logits[0, -1]
+    seen = logits[get_prompt()]
+    penalized = logits.clone()
+    penalized[get_prompt()] = torch.where(seen < 0, seen * 3, seen / 3)
+
+    def keep_top_k(scores: torch.Tensor) -> torch.Tensor:
+        return scores.masked_fill(scores < scores.topk(8).values[-1], -torch.inf)
+
+    def keep_top_p(scores: torch.Tensor) -> torch.Tensor:
+        values, order = scores.softmax(-1).sort(descending=True)
+        return scores.masked_fill(
+            values.new_zeros(len(values), dtype=torch.bool).scatter(
+                0, order, values.cumsum(0) - values >= 0.6
+            ),
+            -torch.inf,
+        )
+
+    shown = [float(number.strip("<")) for number in page.texts(".candidates .after")]
+    expected = keep_top_p(keep_top_k(penalized / 2)).softmax(-1).topk(12).values.tolist()
+    another = (keep_top_p(keep_top_k(penalized)) / 2).softmax(-1).topk(12).values.tolist()
+    assert shown == pytest.approx(expected, abs=ROUNDING)
+    assert shown != pytest.approx(another, abs=ROUNDING)
+
+
 def test_the_tree_of_beam_search(page: ExplorerPage) -> None:
     task = qkv.task("complete", load_model("gpt2"), num_beams=2, max_new_tokens=40)
     page.choose_view("beams")
