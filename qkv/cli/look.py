@@ -45,7 +45,7 @@ def look(
     paths: str | None = None,
     rollout: BoolFlag = False,
     num_beams: StrictInt = 4,
-    max_new_tokens: StrictInt = 20,
+    max_new_tokens: StrictInt = 40,
     save: OutputPath | None = None,
     port: StrictInt = 0,
     browser: bool = True,

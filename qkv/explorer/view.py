@@ -121,7 +121,7 @@ def view(
     query: int | None = None,
     rollout: bool = False,
     num_beams: int = 4,
-    max_new_tokens: int = 20,
+    max_new_tokens: int = 40,
 ) -> View:
     """Return what a model attends to in a text, an image, or both: a page for a notebook, or a file.
 

@@ -17,6 +17,7 @@ VIEW_NAMES = (
 )  # fmt: skip
 GENERATION_VIEWS = ("generation", "beams")
 COMPARED_VIEWS = ("compare", "image")  # that show two models
+DEFAULT_NEW_TOKENS = 40  # of beam search, and of a picture of a generation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class ViewSettings:
     query: int | None = None
     rollout: bool = False
     num_beams: int = 4
-    max_new_tokens: int = 20
+    max_new_tokens: int = DEFAULT_NEW_TOKENS
 
     def check_values(
         self, builder: InputBuilder, *, has_input: bool = True, is_comparison: bool = False
@@ -113,7 +114,11 @@ class ViewSettings:
     def build_start(self) -> dict[str, Any]:
         """Return what a page shows that has no text yet."""
         view = {} if self.view is None else {"view": self.view}
-        return view | {"rollout": self.rollout, "beams": self.num_beams}
+        return view | {
+            "rollout": self.rollout,
+            "beams": self.num_beams,
+            "maxNewTokens": self.max_new_tokens,
+        }
 
     def build_state(self, trace: Trace) -> dict[str, Any]:
         """Return what the page shows when it opens."""

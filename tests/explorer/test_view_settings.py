@@ -24,7 +24,7 @@ def test_default_views(name: str) -> None:
     settings.check(trace)
     assert settings.choose_view(trace) == DEFAULT_VIEWS[name]
     assert settings.build_state(trace) == {
-        "view": DEFAULT_VIEWS[name], "rollout": False, "beams": 4,
+        "view": DEFAULT_VIEWS[name], "rollout": False, "beams": 4, "maxNewTokens": 40,
     }  # fmt: skip
     assert ViewSettings(view="model").choose_view(trace) == "model"
 
@@ -68,12 +68,14 @@ def test_the_attention_that_a_view_shows_first() -> None:
 
 def test_the_state_of_the_page() -> None:
     trace = models.build_trace("t5")
-    settings = ViewSettings(view="alignment", layer=2, head=1, query=3, num_beams=7)
+    settings = ViewSettings(
+        view="alignment", layer=2, head=1, query=3, num_beams=7, max_new_tokens=5
+    )
     settings.check(trace)
     path = "decoder.layers.2.cross_attention"
     assert settings.build_state(trace) == {
-        "view": "alignment", "rollout": False, "beams": 7, "path": path, "cross": path, "head": 1,
-        "heads": [1], "crossHead": 1, "focus": "q3",
+        "view": "alignment", "rollout": False, "beams": 7, "maxNewTokens": 5, "path": path, "cross": path,
+        "head": 1, "heads": [1], "crossHead": 1, "focus": "q3",
     }  # fmt: skip
     path = "encoder.layers.0.attention"
     state = ViewSettings(view="matrix", path=path, rollout=True).build_state(trace)
@@ -144,3 +146,9 @@ def test_the_state_of_a_comparison() -> None:
     assert (state["path"], state["otherPath"], state["otherHead"]) == (path, path, 2)
     assert ViewSettings(view="compare").build_start()["view"] == "compare"
     assert "view" not in ViewSettings().build_start()
+
+
+def test_the_state_of_a_page_without_a_text() -> None:
+    assert ViewSettings().build_start() == {"rollout": False, "beams": 4, "maxNewTokens": 40}
+    state = ViewSettings(view="beams", num_beams=2, max_new_tokens=5).build_start()
+    assert state == {"view": "beams", "rollout": False, "beams": 2, "maxNewTokens": 5}

@@ -101,7 +101,7 @@ export function createHeader(app) {
       error.textContent = model.inputs.image ? "Type a text or choose a picture." : "Type a text.";
       return;
     }
-    app.remember({ focus: "", key: null, top: 0, zoom: null, ids: [], at: 0 });
+    app.remember({ focus: "", otherFocus: "", key: null, top: 0, zoom: null, otherZoom: null, ids: [], at: 0 });
     app.run();
   }
 

@@ -33,7 +33,7 @@ function startPage() {
   const start = config.trace ?? {};
   const base = { ...initialState(), text: start.text ?? "", pair: start.text_pair ?? "", target: config.target ?? "", image: config.image ?? "", ...config.state };
   const api = isEmbedded ? null : createApi(config.token);
-  const app = { config, api, isEmbedded, state: readState(location.hash, base), trace: null, weights: null, change, remember, run, reportError, openView, traceOther, getPatterns, requestBody, link };
+  const app = { config, api, isEmbedded, state: readState(location.hash, base), trace: null, weights: null, failure: null, change, remember, run, reportError, openView, traceMain, traceOther, getPatterns, requestBody, link };
   const header = createHeader(app);
   const frame = createViewFrame(app, VIEWS);
   const hasAddress = location.protocol !== "about:"; // in a notebook it has none
@@ -114,9 +114,16 @@ function startPage() {
       showServerTrace(trace, body);
     } catch (error) {
       reportError(error);
+      if (number === runNumber) showFailure(error);
     } finally {
       if (number === runNumber) header.showRunning(false);
     }
+  }
+
+  /** The trace is still that of the inputs before; what the main model refuses, the other one may read. */
+  function showFailure(error) {
+    app.failure = error;
+    if (error.status >= 400 && app.state.view === "compare") frame.open();
   }
 
   function showServerTrace(trace, body) {
@@ -146,6 +153,12 @@ function startPage() {
     return patterns;
   }
 
+  /** The trace of the main model and its weights; an error if it could not read the inputs. */
+  async function traceMain() {
+    if (app.failure) throw app.failure;
+    return { trace: app.trace, weights: app.weights };
+  }
+
   /** The trace of the model that is compared, and its weights. */
   async function traceOther() {
     if (isEmbedded) {
@@ -159,7 +172,7 @@ function startPage() {
   }
 
   function showTrace(trace, weights) {
-    Object.assign(app, { trace, weights });
+    Object.assign(app, { trace, weights, failure: null });
     header.showTrace(trace);
     frame.open();
   }

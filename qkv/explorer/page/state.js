@@ -3,6 +3,8 @@
 import { clamp } from "./widgets/dom.js";
 
 const MAX_HEADS_TEXT = 4096;
+export const MAX_BEAMS = 16;
+export const MAX_NEW_TOKENS = 200; // of beam search
 const TEXT = { read: value => value, write: value => value };
 const NUMBER = { read: readNumber, write: String };
 const FLAG = { read: value => value === "1", write: value => value ? "1" : "0" };
@@ -11,9 +13,11 @@ const HEADS = { read: readHeads, write: writeHeads };
 const INDEX = { read: value => /^\d{1,9}$/.test(value) ? Number(value) : null, write: String };
 const HEAD = { read: value => value === "mean" ? value : readNumber(value), write: String };
 const ZOOM = { read: readZoom, write: numbers => numbers.join(",") };
-const BEAMS = { read: value => clamp(readNumber(value), 2, 16), write: String };
+const BEAMS = between(2, MAX_BEAMS);
+const NEW_TOKENS = between(1, MAX_NEW_TOKENS);
 const FILTER = choice(["all", "aa", "ab", "ba", "bb"]);
 const CONTRAST = choice(["root", "linear"]);
+const OPENED = choice(["head", "matrix"]);
 
 // name: [initial value, how it is written]
 const FIELDS = {
@@ -23,13 +27,14 @@ const FIELDS = {
   image: ["", TEXT], // name of a picture that the server has
   view: ["head", TEXT],
   path: ["", TEXT], // path of the attention layer shown
+  opens: ["head", OPENED], // model: the view that a click on a thumbnail opens
   heads: [null, HEADS], // heads of the head view; null: all of them
   head: [0, HEAD], // head of the matrix and the neurons: a number or "mean"
   filter: ["all", FILTER], // sentence pair
   focus: ["", TEXT], // "q5": query 5, "k3": key 3, "q5k3": both
   key: [null, INDEX], // neurons: the key whose numbers are shown
   top: [0, NUMBER], // first visible row of the head view
-  zoom: [null, ZOOM], // matrix: key and query at the corner, pixels per token
+  zoom: [null, ZOOM], // matrix and compare: key and query at the corner, pixels per token
   contrast: ["root", CONTRAST],
   rollout: [false, FLAG],
   cross: ["", TEXT], // alignment: path, "" is the best guess
@@ -41,14 +46,22 @@ const FIELDS = {
   stepPath: ["", TEXT],
   stepHead: ["mean", HEAD],
   beams: [4, BEAMS],
+  maxNewTokens: [40, NEW_TOKENS], // beam search: number of steps at most
   otherPath: ["", TEXT], // compare: layer and head of the other model
   otherHead: [0, HEAD],
   otherHeads: [null, HEADS],
+  otherZoom: [null, ZOOM], // compare: zoom and cell of the other model, where its tokens differ
+  otherFocus: ["", TEXT],
 };
 
 /** A text out of a list; another one is read as the first. */
 function choice(values) {
   return { read: value => values.includes(value) ? value : values[0], write: value => value };
+}
+
+/** A whole number within limits. */
+function between(low, high) {
+  return { read: value => clamp(readNumber(value), low, high), write: String };
 }
 
 /** A whole number from 0 on; other texts are read as 0. */

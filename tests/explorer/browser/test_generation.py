@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import qkv
+from qkv.explorer.explorer import Explorer
+from qkv.explorer.inputs import UserInput
 from tests.explorer.browser.conftest import OpenPage
 from tests.explorer.browser.explorer_page import ExplorerPage
-from tests.explorer.browser.models import GERMAN, TEXT, load_model
+from tests.explorer.browser.models import GERMAN, TEXT, load_model, name_model
 from tests.explorer.browser.site import Site
 
 ROUNDING = 0.00501
@@ -143,6 +145,38 @@ def test_a_setting_changes_the_processed_probabilities(page: ExplorerPage) -> No
     assert page.texts(".candidates .after") == before
 
 
+def test_the_equation_has_the_order_of_the_processors(open_page: OpenPage, site: Site) -> None:
+    settings = {"temperature": 2, "top_k": 8, "top_p": 0.6, "repetition_penalty": 3}
+    text = "%26".join(f"{name}%3D{value}" for name, value in settings.items())
+    page = open_page(f"{site.explore('gpt2')}#view=generation&settings={text}")
+    page.click(".corner .round")
+    equation = "p(next) = softmax(top_p(top_k(penalties(logits) / temperature)))"
+    assert page.text(".help .equation") == equation
+    with torch.no_grad():
+        logits = load_model("gpt2")(torch.tensor([get_prompt()])).logits[0, -1]
+    seen = logits[get_prompt()]
+    penalized = logits.clone()
+    penalized[get_prompt()] = torch.where(seen < 0, seen * 3, seen / 3)
+
+    def keep_top_k(scores: torch.Tensor) -> torch.Tensor:
+        return scores.masked_fill(scores < scores.topk(8).values[-1], -torch.inf)
+
+    def keep_top_p(scores: torch.Tensor) -> torch.Tensor:
+        values, order = scores.softmax(-1).sort(descending=True)
+        return scores.masked_fill(
+            values.new_zeros(len(values), dtype=torch.bool).scatter(
+                0, order, values.cumsum(0) - values >= 0.6
+            ),
+            -torch.inf,
+        )
+
+    shown = [float(number.strip("<")) for number in page.texts(".candidates .after")]
+    expected = keep_top_p(keep_top_k(penalized / 2)).softmax(-1).topk(12).values.tolist()
+    another = (keep_top_p(keep_top_k(penalized)) / 2).softmax(-1).topk(12).values.tolist()
+    assert shown == pytest.approx(expected, abs=ROUNDING)
+    assert shown != pytest.approx(another, abs=ROUNDING)
+
+
 def test_the_tree_of_beam_search(page: ExplorerPage) -> None:
     task = qkv.task("complete", load_model("gpt2"), num_beams=2, max_new_tokens=40)
     page.choose_view("beams")
@@ -160,6 +194,30 @@ def test_the_tree_of_beam_search(page: ExplorerPage) -> None:
     field.fill("99")  # too many: nothing happens
     field.press("Enter")
     assert page.wait().get_state()["beams"] == 2
+
+
+def test_beam_search_starts_with_the_settings_of_the_command(
+    open_page: OpenPage, site: Site
+) -> None:
+    explorer = Explorer(name_model(load_model("gpt2"), "gpt2"))
+    settings = dict(view="beams", num_beams=3, max_new_tokens=5)
+    page = open_page(site.add("short-beams", explorer, UserInput(text=TEXT), **settings))
+    beams, limit = (page.page.get_by_label(label) for label in ("Beams", "Max new tokens"))
+    assert [field.input_value() for field in (beams, limit)] == ["3", "5"]
+    assert page.status.endswith(", 5 steps.")
+    steps = page.find(".beams-view text >> text=/^step /")
+    assert steps.count() == 5
+    limit.fill("7")
+    limit.press("Enter")
+    page.wait_until("document.querySelector('.beams-view .status').textContent.includes('Result')")
+    assert steps.count() == 7
+    page.page.wait_for_timeout(300)  # until the state is in the address
+    other = open_page(page.page.url)
+    assert other.page.get_by_label("Max new tokens").input_value() == "7"
+    assert other.find(".beams-view text >> text=/^step /").count() == 7
+    limit.fill("201")  # too many: nothing happens
+    limit.press("Enter")
+    assert page.wait().get_state()["maxNewTokens"] == 7
 
 
 def test_what_a_step_attended_to(page: ExplorerPage) -> None:

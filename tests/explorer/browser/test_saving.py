@@ -110,6 +110,18 @@ def test_a_link_keeps_the_key_of_the_neurons(open_page: OpenPage, site: Site) ->
     assert other.status == sentence
 
 
+def test_a_link_keeps_what_a_click_on_a_thumbnail_opens(open_page: OpenPage, site: Site) -> None:
+    page = open_page(f"{site.explore('gpt2')}#view=model")
+    page.choose("A click opens", "matrix")
+    page.page.wait_for_timeout(300)  # until the state is in the address
+    other = open_page(page.page.url)
+    assert other.select("A click opens").input_value() == "matrix"
+    other.click(".thumbnail >> nth=6")
+    assert other.view == "matrix"
+    other.choose_view("model")
+    assert other.select("A click opens").input_value() == "matrix"
+
+
 def test_the_matrix_keeps_the_token_of_other_views(open_page: OpenPage, site: Site) -> None:
     page = open_page(f"{site.explore('gpt2')}#view=head&focus=q4")
     page.choose_view("matrix")

@@ -257,6 +257,45 @@ def test_a_thumbnail_opens_its_head(open_page: OpenPage, site: Site) -> None:
     assert page.select("Head").input_value() == "1"
 
 
+CAPTION = re.compile(r"(previous|itself|next|first|special) (\d+)%")
+# Number of captions that the longest text does not fit, or makes higher.
+CUT_CAPTIONS = """() => {
+    const captions = [...document.querySelectorAll(".thumbnail .caption")];
+    const heights = captions.map(caption => caption.offsetHeight);
+    for (const caption of captions) caption.textContent = "previous 100%";
+    const isCut = caption => caption.scrollWidth > caption.clientWidth;
+    return captions.filter((caption, i) => isCut(caption) || caption.offsetHeight > heights[i]).length;
+}"""
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_captions_of_thumbnails_say_what_their_number_is(
+    open_page: OpenPage, site: Site, width: int
+) -> None:
+    """The first token of a short text gets most of the weight of a causal model."""
+    page = open_page(f"{site.explore('gpt2')}#view=model&text=a%20b%20c%20d", width=width)
+    trace = next(reversed(site.explorers["gpt2"].traces.values()))
+    captions = page.texts(".thumbnail .caption")
+    assert len([caption for caption in captions if caption]) > 4
+    for (path, heads), shown in zip(
+        ((path, shape[0]) for path, shape in trace.shapes.items()),
+        (captions[:4], captions[4:]),
+        strict=True,
+    ):
+        weights = trace.compute_weights(path, range(heads), slice(None), slice(None))
+        for head, caption in enumerate(shown):
+            match = CAPTION.fullmatch(caption)
+            if match and match[1] == "first":
+                assert abs(float(match[2]) - 100 * float(weights[head, :, 0].mean())) <= 0.51
+    assert "percentage of its weights" in page.text(".model-view p.faint")
+    for count in (4, 12):  # heads: as many thumbnails share the width
+        page.evaluate(
+            "count => document.querySelector('.thumbnails').style.setProperty('--heads', count)",
+            count,
+        )
+        assert page.evaluate(CUT_CAPTIONS) == 0
+
+
 def test_the_alignment_of_a_caption(open_page: OpenPage, site: Site, picture: Path) -> None:
     """A patch is a word of its own."""
     page = open_page(site.explore("show-attend-tell", image=picture))

@@ -89,6 +89,7 @@ export function createMatrixCanvas({ onCell, onView }) {
 
   /** Bring the cursor's cell into the visible part. */
   function reveal() {
+    if (isFitted) return; // every cell is visible
     const [columns, rows] = [view.width / view.scale, view.height / view.scale];
     view.x = clamp(view.x, cell.column + 1 - columns, cell.column);
     view.y = clamp(view.y, cell.row + 1 - rows, cell.row);
@@ -171,6 +172,17 @@ export function createMatrixCanvas({ onCell, onView }) {
     requestDraw();
   }
 
+  /** Show the part at `zoom`, [x, y, scale], or all of the matrix if it is null, without reporting it. */
+  function setView(zoom) {
+    isFitted = !zoom;
+    layOut();
+    if (zoom) {
+      Object.assign(view, { x: zoom[0], y: zoom[1], scale: zoom[2] });
+      limit();
+    }
+    requestDraw();
+  }
+
   function draw() {
     if (!content || view.width <= 1) return;
     const context = prepareCanvas(canvas, element.clientWidth, element.clientHeight);
@@ -237,14 +249,9 @@ export function createMatrixCanvas({ onCell, onView }) {
     show(newContent, zoom) {
       content = newContent;
       canvas.setAttribute("aria-label", `${content.label}. Arrow keys move the cursor, plus and minus zoom, 0 shows all.`);
-      isFitted = !zoom;
-      layOut();
-      if (zoom) {
-        Object.assign(view, { x: zoom[0], y: zoom[1], scale: zoom[2] });
-        limit();
-      }
-      requestDraw();
+      setView(zoom);
     },
+    setView,
     /** Put the cursor on a cell without reporting it. */
     setCursor(newCell, keep) {
       cell = newCell;

@@ -1,12 +1,11 @@
 // Beam search as a tree: a column for each step, kept hypotheses joined to their parents, the best one highlighted.
 
 import { create, createButton, createSvg, remPixels } from "../widgets/dom.js";
+import { MAX_BEAMS, MAX_NEW_TOKENS } from "../state.js";
 import { track } from "../widgets/frames.js";
 import { themeColor } from "../drawing/colors.js";
 import { svgText } from "../drawing/svg.js";
 import { formatNumber, shortText, tokenLabel, visibleText } from "../widgets/token-text.js";
-
-const MAX_NEW_TOKENS = 40;
 
 export const beamsView = {
   name: "beams",
@@ -22,12 +21,16 @@ export const beamsView = {
 
 function openBeamsView({ tools, body }, app) {
   const { state } = app;
-  const input = create("input", { type: "number", min: 2, max: 16, step: 1, value: state.beams, on: { change: () => { if (input.checkValidity() && input.value !== "") app.change({ beams: Number(input.value) }); } } });
-  tools.append(create("label", { class: "field" }, create("span", { text: "Beams" }), input), createButton("Search", () => search()));
+  tools.append(createField("Beams", "beams", 2, MAX_BEAMS), createField("Max new tokens", "maxNewTokens", 1, MAX_NEW_TOKENS), createButton("Search", () => search()));
   const status = create("p", { class: "status", role: "status" });
   const figure = create("div", { class: "scroll focusable", tabindex: 0, role: "region", "aria-label": "Tree of hypotheses" });
   body.append(status, figure);
-  let shown = null, picture = null;
+  let shown = null, picture = null, number = 0;
+
+  function createField(label, name, min, max) {
+    const input = create("input", { type: "number", min, max, step: 1, value: state[name], on: { change: () => { if (input.checkValidity() && input.value !== "") app.change({ [name]: Number(input.value) }); } } });
+    return create("label", { class: "field" }, create("span", { text: label }), input);
+  }
 
   function search() {
     status.textContent = "Searching…";
@@ -35,7 +38,9 @@ function openBeamsView({ tools, body }, app) {
   }
 
   async function load() {
-    const { steps, best, output, score, notice } = await app.api.postBeams({ ...app.requestBody(), target: null, num_beams: state.beams, max_new_tokens: MAX_NEW_TOKENS });
+    const run = ++number;
+    const { steps, best, output, score, notice } = await app.api.postBeams({ ...app.requestBody(), target: null, num_beams: state.beams, max_new_tokens: state.maxNewTokens });
+    if (run !== number) return;
     const last = steps[best.length - 1]?.[best.at(-1)];
     picture = drawTree(steps, best);
     figure.replaceChildren(picture);
@@ -44,8 +49,9 @@ function openBeamsView({ tools, body }, app) {
   }
 
   function update() {
-    if (shown === state.beams) return;
-    shown = state.beams;
+    const key = `${state.beams} ${state.maxNewTokens}`;
+    if (shown === key) return;
+    shown = key;
     search();
   }
 

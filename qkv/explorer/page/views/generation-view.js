@@ -17,9 +17,9 @@ export const generationView = {
   name: "generation",
   label: "Generation",
   help: {
-    sentences: ["At every step the model gives each token of the vocabulary a probability; the logits processors (temperature, top-k, top-p, penalties) change it, and greedy search or sampling chooses the next token.",
+    sentences: ["At every step the model gives each token of the vocabulary a probability; the logits processors (penalties, and for sampling temperature, top-k and top-p, in this order) change it, and greedy search or sampling chooses the next token.",
       "A click on another candidate continues the text from there, and the shades show which tokens the step attended to."],
-    equation: "p(next) = softmax(processors(logits) / temperature)",
+    equation: "p(next) = softmax(top_p(top_k(penalties(logits) / temperature)))",
   },
   isAvailable: app => !app.isEmbedded && app.config.model.can_generate,
   open: openGenerationView,

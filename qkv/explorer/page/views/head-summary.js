@@ -22,7 +22,7 @@ function meanShare({ shape: [, rows, columns], data }, head, memory, isMeant) {
   return sum / FULL_WEIGHT / rows;
 }
 
-/** Returns {short, sentence} or null. */
+/** Returns {short, sentence} or null: "previous 45%", and the same as a sentence. */
 export function summarizeHead(block, head, attention, keys) {
   if (block.shape[1] < 4) return null;
   const memory = attention.kind === "self" ? attention.shape[1] - attention.shape[0] : 0;
@@ -32,5 +32,5 @@ export function summarizeHead(block, head, attention, keys) {
   const shares = patterns.map(([short, words, isMeant]) => ({ short, words, share: meanShare(block, head, memory, isMeant) }));
   const best = shares.reduce((a, b) => b.share > a.share + 1e-6 ? b : a);
   if (best.share < LEAST_SHARE) return null;
-  return { short: `${best.short} ${formatWeight(best.share)}`, sentence: `mostly attends to ${best.words}, mean weight ${formatWeight(best.share)}` };
+  return { short: `${best.short} ${Math.round(100 * best.share)}%`, sentence: `mostly attends to ${best.words}, mean weight ${formatWeight(best.share)}` };
 }

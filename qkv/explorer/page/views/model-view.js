@@ -10,6 +10,7 @@ import { allHeads } from "../data/weights.js";
 
 const MAX_CELLS = 128; // side of a thumbnail
 const MODEL_HINT = "Choose a head to open it; the arrow keys move between heads.";
+const CAPTION_NOTE = "Caption: what a head mostly attends to, with the percentage of its weights that is there (mean over the queries).";
 const TARGETS = [["head", "head view"], ["matrix", "matrix"]];
 
 export const modelView = {
@@ -17,7 +18,7 @@ export const modelView = {
   label: "Model",
   help: {
     sentences: ["Every thumbnail is the weight matrix of one head, with a row of thumbnails for each layer and a column for each head.",
-      "The caption names what a head mostly attends to, with its mean weight over all queries; for long texts a cell is the largest weight of its block."],
+      "The caption names what a head mostly attends to, with the percentage of its weights that is there (mean over the queries); for long texts a cell is the largest weight of its block."],
     equation: "weights = softmax(QKᵀ / √d + bias), one matrix per layer and head",
   },
   isAvailable: () => true,
@@ -29,18 +30,20 @@ function openModelView({ tools, body }, app) {
   const kinds = kindNames(trace.attentions);
   const kindSelect = createSelect({ label: "Attention", options: kinds.map(kind => [kind, kind]), value: "", onChange: kind => app.change({ path: layersOfKind(trace.attentions, kind)[0].path }) });
   const contrast = createSelect({ label: "Colors", options: CONTRAST_OPTIONS, value: state.contrast, onChange: value => app.change({ contrast: value }) });
-  const target = createSelect({ label: "A click opens", options: TARGETS, value: "head", onChange: () => {} });
+  const target = createSelect({ label: "A click opens", options: TARGETS, value: state.opens, onChange: opens => app.change({ opens }) });
   const status = create("p", { class: "status", role: "status", text: MODEL_HINT });
   const grid = create("div", { class: "thumbnails", role: "grid", on: { keydown: moveFocus } });
   const legend = create("div");
+  const note = create("p", { class: "faint", text: CAPTION_NOTE });
   tools.append(kinds.length > 1 ? kindSelect.element : "", contrast.element, target.element);
-  body.append(status, create("div", { class: "scroll" }, grid), legend);
+  body.append(status, create("div", { class: "scroll" }, grid), legend, note);
   let layers = [], shown = null, observer = null;
 
   function update() {
     const kind = kindName(findAttention(trace.attentions, state.path));
     setOptions(kindSelect.select, kinds.map(name => [name, name]), kind);
     setOptions(contrast.select, CONTRAST_OPTIONS, state.contrast);
+    setOptions(target.select, TARGETS, state.opens);
     const key = `${kind} ${state.contrast}`;
     if (key === shown) return;
     shown = key;
@@ -59,6 +62,7 @@ function openModelView({ tools, body }, app) {
     const rows = layers.map((layer, i) => create("div", { role: "row", "data-layer": i }, create("div", { role: "rowheader", text: layer.layer }),
       ...Array.from({ length: layer.heads }, (_, head) => createThumbnail(layer, head))));
     grid.replaceChildren(header, ...rows);
+    note.hidden = true;
     grid.querySelector("[role=gridcell] button").tabIndex = 0;
     observer?.disconnect();
     observer = new IntersectionObserver(loadVisible, { rootMargin: "200px" });
@@ -69,7 +73,7 @@ function openModelView({ tools, body }, app) {
     const name = `layer ${layer.layer}, head ${head}`;
     const canvas = create("canvas", { width: 1, height: 1, "aria-hidden": "true" });
     const button = create("button", { type: "button", class: "thumbnail", tabindex: -1, "aria-label": name, on: {
-      click: () => app.openView(target.select.value, { path: layer.path, heads: [head], head, zoom: null, focus: "" }),
+      click: () => app.openView(state.opens, { path: layer.path, heads: [head], head, zoom: null, focus: "" }),
       focus: () => { status.textContent = describe(); },
       pointerenter: () => { status.textContent = describe(); },
     } }, canvas, create("span", { class: "caption", "aria-hidden": "true" }));
@@ -107,6 +111,7 @@ function openModelView({ tools, body }, app) {
 
   function caption(button, summary) {
     if (!summary) return;
+    note.hidden = false;
     button.lastChild.textContent = summary.short;
     button.dataset.summary = summary.sentence;
     button.setAttribute("aria-label", `${button.getAttribute("aria-label")}: ${summary.sentence}`);
