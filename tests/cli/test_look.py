@@ -159,7 +159,8 @@ def test_settings_are_those_of_the_explorer(explore: Run) -> None:
     assert (served["port"], served["open_browser"]) == (8123, False)
     config = served["config"]
     assert config["state"] == {
-        "view": "matrix", "rollout": True, "beams": 5, "maxNewTokens": 40, "path": "encoder.layers.1.attention", "cross": "",
+        "view": "matrix", "rollout": True, "beams": 5, "maxNewTokens": 40,
+        "path": "encoder.layers.1.attention", "cross": "",
         "head": 2, "heads": [2], "crossHead": 2, "focus": "q3",
     }  # fmt: skip
     assert config["trace"]["text"] == TEXT
