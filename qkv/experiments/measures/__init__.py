@@ -33,7 +33,7 @@ MEASURES = {  # name -> module of this package, function
     "pretraining": ("pretraining", "measure_pretraining"),
 }
 # Settings that are whole numbers are 1 or more, except these.
-SETTING_BOUNDS: dict[str, dict[str, float]] = {
+CELL_SETTING_BOUNDS: dict[str, dict[str, float]] = {
     **{name: dict(at_least=0) for name in ("segment", "eval_length", "num_lines", "num_pictures")},
     "eval_lengths": dict(at_least=2),
     "test_fraction": dict(more_than=0, less_than=1),
@@ -126,6 +126,6 @@ def check_setting(name: str, value: object, hint: Any) -> None:
         raise ValueError(f"{name} is {shorten_repr(value)}: {problem}") from None
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, int | float) and not isinstance(number, bool):
-            bounds = SETTING_BOUNDS.get(name, dict(at_least=1))
+            bounds = CELL_SETTING_BOUNDS.get(name, dict(at_least=1))
             is_integer = isinstance(number, int)
             check_number(name, number, integer=is_integer, **bounds, at_most=MAX_SETTING)

@@ -31,7 +31,7 @@ def measure_equivariance(
 
     `relative_difference` is the largest difference divided by the largest state; `units` is the same in
     units of the machine epsilon."""
-    vocab_size = get_vocab_size(model)
+    vocab_size = read_cell_vocab_size(model)
     net = build_cell_model(replace(context, device="cpu"), model).net.to(DTYPES[dtype]).eval()
     ids = torch.randint(vocab_size, (8, length))
     order = torch.randperm(length)
@@ -56,7 +56,7 @@ def measure_previous_token(
 
     Token embeddings have unit variance, as the sinusoids that are added to them nearly have. A point is
     the accuracy on rows of one length, also beyond the trained length."""
-    vocab_size = get_vocab_size(model)
+    vocab_size = read_cell_vocab_size(model)
     arguments = {"head": "token-classification", "num_labels": vocab_size, **model}
     net = build_cell_model(context, arguments).net
     nn.init.normal_(net.get_parameter("encoder.embedding.tokens.weight"))
@@ -88,7 +88,7 @@ def measure_previous_token(
     return Measurement(metrics={"train_loss": result.loss}, points=tuple(points))
 
 
-def get_vocab_size(model: Mapping[str, Any]) -> int:
+def read_cell_vocab_size(model: Mapping[str, Any]) -> int:
     """Return the number of different random tokens, that of the vocabulary of the model."""
     vocab_size: Any = model.get("vocab_size")
     check_number("model.vocab_size", vocab_size, integer=True, at_least=1)

@@ -18,7 +18,7 @@ from qkv.tasks.alignment import Alignment
 NEW_TOKENS_PER_WORD = 3  # limit of a translation
 
 
-class Phrase(TypedDict):
+class MarkedSentence(TypedDict):
     """A sentence and its translation with a noun and an adjective, in the settings."""
 
     source: str
@@ -42,7 +42,7 @@ def measure_translation(
     rows: int,
     test_fraction: float = 0.03,
     objective: Mapping[str, Any] = {},
-    phrases: Sequence[Phrase] = (),
+    phrases: Sequence[MarkedSentence] = (),
     num_pictures: int = 0,
 ) -> Measurement:
     """Train a model on rows of 1 to `max_pairs` pairs, and translate such rows of unseen sentences.
@@ -93,7 +93,7 @@ def measure_translation(
 def measure_word_alignment(
     context: CellContext,
     translator: Translator,
-    phrases: Sequence[Phrase],
+    phrases: Sequence[MarkedSentence],
     num_pictures: int,
 ) -> dict[str, Any]:
     """Return the share of sentences whose words are aligned, or nothing without cross-attention."""
