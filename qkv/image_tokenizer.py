@@ -92,12 +92,14 @@ class ImageTokenizer:
         gray pixel ("pixels", for images of one channel)."""
         if type not in IMAGE_TOKENIZER_TYPES:
             raise ValueError(f"type {type!r}, expected one of {', '.join(IMAGE_TOKENIZER_TYPES)}")
-        if images.ndim != 4 or images.dtype != np.uint8 or not len(images):
+        check_number("seed", seed, integer=True, at_least=0)
+        shape = images.shape if isinstance(images, np.ndarray) else ()
+        if len(shape) != 4 or images.dtype != np.uint8 or not len(images) or shape[1] != shape[2]:
             raise ValueError(
-                f"images of {images.dtype} {images.shape}, expected uint8 (images, size, size, "
-                "channels) with at least one image"
+                f"images of {describe_array(images)}, expected uint8 (images, size, size, channels) "
+                "with at least one image"
             )
-        _, image_size, _, num_channels = images.shape
+        _, image_size, _, num_channels = shape
         if type == "pixels":
             if num_channels != 1:
                 raise ValueError(f"type pixels with {num_channels} channels, expected gray images")
@@ -123,9 +125,10 @@ class ImageTokenizer:
     def encode(self, images: Pixels) -> Codes:
         """Return the codes (N, num_codes) of images, row by row of patches."""
         expected = (self.image_size, self.image_size, self.num_channels)
-        if images.shape[1:] != expected or images.dtype != np.uint8:
+        is_array = isinstance(images, np.ndarray)
+        if not is_array or images.shape[1:] != expected or images.dtype != np.uint8:
             raise ValueError(
-                f"images of {images.dtype} {images.shape}, expected uint8 (images, "
+                f"images of {describe_array(images)}, expected uint8 (images, "
                 f"{', '.join(map(str, expected))})"
             )
         codes, square_norms = self._nearest_code_weights
@@ -134,8 +137,11 @@ class ImageTokenizer:
 
     def decode(self, codes: Codes) -> Pixels:
         """Return the images (N, H, H, C) of codes (N, num_codes)."""
-        if codes.ndim != 2 or codes.shape[1] != self.num_codes:
-            raise ValueError(f"codes {codes.shape}, expected (images, {self.num_codes})")
+        shape = codes.shape if isinstance(codes, np.ndarray) else ()
+        if len(shape) != 2 or shape[1] != self.num_codes or codes.dtype.kind not in "iu":
+            raise ValueError(
+                f"codes of {describe_array(codes)}, expected integers (images, {self.num_codes})"
+            )
         if codes.size and not 0 <= codes.min() <= codes.max() < len(self):
             raise ValueError(
                 f"codes from {codes.min()} to {codes.max()}, expected 0 to {len(self) - 1}"
@@ -158,9 +164,11 @@ class ImageTokenizer:
                 "vocab_size": len(self),
             }
             save_json(config, staged / IMAGE_TOKENIZER_FILE)
-            save_file(
-                {"codebook": np.ascontiguousarray(self.codebook)}, str(staged / CODEBOOK_FILE)
-            )
+            tensors = {"codebook": np.ascontiguousarray(self.codebook)}
+            try:
+                save_file(tensors, str(staged / CODEBOOK_FILE))
+            except SafetensorError as error:  # such as a full disk
+                raise OSError(str(error)) from None
 
     @classmethod
     def load(cls, folder: str | Path) -> ImageTokenizer:
@@ -181,7 +189,13 @@ class ImageTokenizer:
             raise ValueError(
                 f"{path}: not a safetensors file ({format_error(error)}); copy it again"
             ) from None
-        if {*tensors} != {"codebook"} or len(tensors["codebook"]) != config.get("vocab_size"):
+        codebook = tensors.get("codebook")
+        if (
+            len(tensors) != 1
+            or codebook is None
+            or not codebook.ndim
+            or len(codebook) != config.get("vocab_size")
+        ):
             shapes = {name: tensor.shape for name, tensor in tensors.items()}
             raise ValueError(
                 f"{path}: tensors {shapes}, expected a codebook of {config.get('vocab_size')!r} "
@@ -194,9 +208,13 @@ class ImageTokenizer:
                 check_number(name, value, integer=True, at_least=1)
                 assert isinstance(value, int)
                 sizes[name] = value
-            return cls(codebook=tensors["codebook"], **sizes)
+            return cls(codebook=codebook, **sizes)
         except ValueError as error:
             raise ValueError(f"{config_path}: {error}") from None
+
+
+def describe_array(x: object) -> str:
+    return f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else f"type {type(x).__name__}"
 
 
 def check_sizes(image_size: int, patch_size: int, num_channels: int) -> None:

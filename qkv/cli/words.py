@@ -120,12 +120,13 @@ def train(
     print_rich(table)
 
 
-def check_new_file(path: Path) -> None:
-    """Raise ValueError unless a file can be written there, before the work begins."""
+def check_new_file(path: Path, format: str | None = None) -> None:
+    """Raise ValueError unless a vector file can be written there, before the work begins."""
+    from qkv.words.write import choose_vector_format
+
     if path.exists():
         raise ValueError(f"{path}: already exists; choose another --out, or move it away")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: the folder {path.parent} does not exist; create it first")
+    choose_vector_format(path, format)
 
 
 @contextmanager
@@ -319,7 +320,7 @@ def convert(
     """
     from qkv.words.write import write_vectors
 
-    check_new_file(target)
+    check_new_file(target, format)
     vectors = open_vectors(source, limit)
     write_vectors(target, vectors.words, vectors.vectors, format=format, exist_ok=False)
     print(f"wrote {target}: {len(vectors):,} words, {vectors.vector_size} dimensions")

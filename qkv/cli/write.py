@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mimetypes
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -157,12 +156,15 @@ def caption(
         if len(images) != 1:
             raise ValueError(f"--save {save} with {len(images)} images; expected one image")
         settings["return_attention"] = True
-    results = options.run_task(options.make_task("caption", **settings), images)
+    task = options.make_task("caption", **settings)
+    results = options.run_task(task, images)
     if save is not None:
         from qkv.pictures.caption import render_caption_svg
+        from qkv.tasks.images import encode_read_image, load_image_processor
 
-        mime_type = mimetypes.guess_type(images[0])[0] or "image/png"
-        svg = render_caption_svg(images[0].read_bytes(), mime_type, results[0])
+        # What the model reads: browsers show neither TIFF nor PPM, and a name may be wrong.
+        picture = encode_read_image(load_image_processor(task.model), images[0])
+        svg = render_caption_svg(picture, "image/png", results[0])
         with write_file(save) as temporary:
             temporary.write_text(svg, encoding="utf-8")
         print(f"wrote {save}", file=sys.stderr)

@@ -161,7 +161,7 @@ def draw_test_rows(
     pairs: Sequence[SentencePair], *, max_pairs: int, edges: Sequence[int], rows: int
 ) -> dict[int, list[SentencePair]]:
     """Return concatenations of 1 to `max_pairs` different pairs by the number of source words: `rows`
-    for each range that ends at an edge, always the same ones."""
+    for each range that ends at an edge, always the same ones; an error if all ranges are empty."""
     rng = np.random.default_rng(0)
     buckets: dict[int, list[SentencePair]] = {edge: [] for edge in edges}
     for _ in range(MAX_DRAWS * rows * len(edges)):
@@ -173,4 +173,9 @@ def draw_test_rows(
         edge = next((edge for edge in edges if count_words(row.source) <= edge), None)
         if edge is not None and len(buckets[edge]) < rows:
             buckets[edge].append(row)
+    if not any(buckets.values()):
+        raise ValueError(
+            f"no row of the test sentences has at most {max(edges, default=0)} words, expected some; "
+            "set larger edges, or max_words"
+        )
     return buckets

@@ -25,10 +25,12 @@ import msgspec
 
 from qkv.files import format_error, parse_toml, read_text_file
 from qkv.hints import find_known_name
+from qkv.validate import check_number
 
 Settings = dict[str, Any]
 VARIANT = "variant"
 SEED = "seed"
+MAX_SEED = 2**63  # exclusive
 
 
 class ExperimentAbout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -177,8 +179,8 @@ def expand_cells(group: CellGroup, is_reduced: bool) -> list[Cell]:
         if not isinstance(values, list):
             raise ValueError(f"axis {name} is {values!r}, expected a list of values")
     seeds = axes.pop(SEED, [0])
-    if not all(isinstance(seed, int) for seed in seeds):
-        raise ValueError(f"seed {seeds}, expected whole numbers")
+    for seed in seeds:
+        check_number("seed", seed, integer=True, at_least=0, less_than=MAX_SEED)
     cells = []
     for seed, *values in itertools.product(seeds, *axes.values()):
         coordinates = dict(zip(axes, values, strict=True))

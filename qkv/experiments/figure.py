@@ -9,6 +9,7 @@ from typing import Any
 
 from qkv.experiments.experiment import Experiment, Panel
 from qkv.pictures.chart import Chart, ChartLine, ChartPoint, render_charts_svg
+from qkv.validate import shorten_repr
 
 Row = Mapping[str, Any]
 
@@ -56,6 +57,7 @@ def build_chart(panel: Panel, rows: Sequence[Row]) -> Chart | None:
         x = point.get(panel.x)
         for metric, label in metrics.items():
             if x is not None and (y := point.get(metric)) is not None:
+                check_point(panel, x, y, metric)
                 line = values.setdefault(format_line_name(panel, point, label), {})
                 line.setdefault(x, []).append(float(y))
     if not values:
@@ -83,6 +85,16 @@ def build_chart(panel: Panel, rows: Sequence[Row]) -> Chart | None:
         mark_x=panel.mark_x,
         mark_label=panel.mark_label,
     )
+
+
+def check_point(panel: Panel, x: object, y: object, metric: str) -> None:
+    """Raise ValueError unless a point can be drawn: numbers, or the name of a place."""
+    types = str | int | float if panel.x_scale == "names" else int | float
+    for name, value, expected in ((panel.x, x, types), (metric, y, int | float)):
+        if not isinstance(value, expected):
+            raise ValueError(
+                f"panel {panel.title!r}: {name} is {shorten_repr(value)}, expected a number"
+            )
 
 
 def format_line_name(panel: Panel, point: Mapping[str, Any], label: str) -> str:

@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from qkv.experiments.experiment import Cell
+from qkv.validate import shorten_repr
 
 CLAIMS_SUFFIX = ".claims"
+ROW_TYPES = {
+    "key": str, "measure": str, "coordinates": dict, "metrics": dict, "points": list, "device": str,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +52,14 @@ class ResultsTable:
             if not line:
                 continue
             try:
-                row = json.loads(line)
-                rows[row["key"]] = row
-            except (ValueError, KeyError, TypeError):
+                row = parse_row(line)
+            except ValueError as error:
                 if number < len(lines):
                     raise ValueError(
-                        f"{self.path}: line {number} is not a row of a results table; remove it"
+                        f"{self.path}: line {number} is not a row of a results table ({error}); remove it"
                     ) from None
+            else:
+                rows[row["key"]] = row
         return rows
 
     def append(self, row: dict[str, Any]) -> None:
@@ -75,6 +80,7 @@ class ResultsTable:
     def claim(self, cell: Cell) -> Iterator[bool]:
         """Yield whether this process may measure the cell; another process may be at work on it."""
         path = self.path.with_suffix(CLAIMS_SUFFIX) / cell.key
+        new_folders = [parent for parent in path.parents if not parent.exists()]
         with open_claim(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,8 +92,23 @@ class ResultsTable:
                 yield cell.key not in self.read()
             finally:
                 path.unlink(missing_ok=True)
-                with suppress(OSError):
-                    path.parent.rmdir()
+                for folder in new_folders or [path.parent]:
+                    with suppress(OSError):  # not empty
+                        folder.rmdir()
+
+
+def parse_row(line: str) -> dict[str, Any]:
+    """Return the row of a line; raise ValueError unless it has the columns that a figure needs."""
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError("not an object")
+    for name, expected in ROW_TYPES.items():
+        if not isinstance(row.get(name), expected):
+            problem = f"is {shorten_repr(row[name])}" if name in row else "is missing"
+            raise ValueError(f"{name} {problem}")
+    if not all(isinstance(point, dict) for point in row["points"]):
+        raise ValueError(f"points is {shorten_repr(row['points'])}")
+    return row
 
 
 def open_claim(path: Path) -> TextIO:

@@ -31,6 +31,8 @@ class TrainingResult:
 
 def build_cell_model(context: CellContext, model: Mapping[str, Any]) -> Model:
     """Build the model of a cell: `family`, and arguments of `qkv.build`."""
+    if "family" not in model:
+        raise ValueError(f"{context.name}: model.family is missing; expected the name of a family")
     torch.manual_seed(context.seed)
     if context.device.startswith("cuda"):
         torch.set_float32_matmul_precision("high")

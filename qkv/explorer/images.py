@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import math
 import tempfile
 from pathlib import Path
@@ -22,6 +21,7 @@ from qkv.spec import ConvolutionSpec, FrameSpec, PatchSpec, find_patches
 from qkv.tasks.images import (
     ImageInput,
     check_image_inputs,
+    encode_image_png,
     load_image_processor,
     read_clip_frames,
     read_pixel_values,
@@ -105,9 +105,7 @@ def choose_grid(num_frames: int) -> tuple[int, int]:
 
 def encode_picture(image: Any) -> str:
     """Return a Pillow image as a data URL."""
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return f"data:image/png;base64,{base64.b64encode(encode_image_png(image)).decode()}"
 
 
 def open_uploaded_image(data: bytes, is_clip: bool = False) -> Any:

@@ -14,6 +14,8 @@ from qkv.families.recurrent import change_stacks, recurrent, uniform_init
 def lstmn(attention_width: int | None = None, init_bound: float = 0.08, **sizes: Any) -> s.Spec:
     """Return the spec. `attention_width`: the width of the hidden layer of the score of the source;
     None: the width of the model."""
+    if sizes["cell"] != "lstm":
+        raise ValueError(f"cell is {sizes['cell']!r}, expected 'lstm', whose gates an LSTMN has")
     width = sizes["width"]
     attention = s.RecurrentAttentionSpec(score_width=attention_width)
     source = s.RecurrentSourceSpec(width=width, state_width=width, attention=attention)

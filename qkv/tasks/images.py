@@ -1,7 +1,8 @@
-"""Images as the inputs of tasks: paths or Pillow images, and the pixel values that a model reads."""
+"""Images as the inputs of tasks: paths or Pillow images, and the pixels and values that a model reads."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,7 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.encode.images import ImageProcessor, check_num_frames, open_frames
+from qkv.data.encode.images import (
+    ImageProcessor,
+    build_image,
+    check_num_frames,
+    open_frames,
+)
 from qkv.model.inputs import check_input_shape
 from qkv.model.model import Model
 from qkv.model.preprocessing import PREPROCESSOR_FILE
@@ -70,3 +76,15 @@ def read_pixel_values(
     )
     parameter = next(model.net.parameters())
     return pixel_values.to(parameter.device, parameter.dtype)
+
+
+def encode_read_image(processor: ImageProcessor, image: ImageInput) -> bytes:
+    """Return the pixels that a model reads of an image, resized and cropped, as a PNG file."""
+    return encode_image_png(build_image(processor.read_pixels(image)))
+
+
+def encode_image_png(image: Any) -> bytes:
+    """Return a Pillow image as a PNG file."""
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return buffer.getvalue()

@@ -264,6 +264,7 @@ def parse_recipe(text: str, path: Path, flags: Sequence[str] = ()) -> Recipe:
         tables = parse_toml(text)
     except ValueError as error:
         raise ValueError(f"{path}: not a recipe in TOML ({error})") from None
+    check_empty_names(tables, path)
     for name, value in parse_flags(flags):
         parent_path, _, key = name.rpartition(".")
         table = tables
@@ -280,6 +281,16 @@ def parse_recipe(text: str, path: Path, flags: Sequence[str] = ()) -> Recipe:
         return build_dataclass(Recipe, tables, "")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def check_empty_names(tables: Mapping[str, Any], path: Path) -> None:
+    """Raise ValueError for an empty name in the file; as a flag, it selects the default."""
+    model = tables.get("model")
+    for name in VARIANT_KEYS:
+        if isinstance(model, Mapping) and model.get(name) == "":
+            raise ValueError(
+                f"{path}: model.{name} is '', expected a name; remove it for the default"
+            )
 
 
 def parse_flags(flags: Sequence[str]) -> list[tuple[str, Any]]:

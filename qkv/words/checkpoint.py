@@ -7,7 +7,8 @@
         checkpoint.safetensors   both tables, and the number of the next block
 
 The first three files appear together, when the corpus is encoded; the checkpoint is replaced in one step.
-A process that is killed loses what it trained after the last checkpoint."""
+A process that is killed loses what it trained after the last checkpoint. The checkpoint of a finished
+training is that of its vectors, until they are written."""
 
 from __future__ import annotations
 
@@ -100,7 +101,10 @@ def write_checkpoint_file(folder: Path, tables: VectorTables, next_block: int) -
     """Replace the checkpoint in one step."""
     tensors = {"inputs": tables.inputs, "outputs": tables.outputs}
     with write_file(folder / CHECKPOINT_FILE) as temporary:
-        save_file(tensors, temporary, metadata={"next_block": str(next_block)})
+        try:
+            save_file(tensors, temporary, metadata={"next_block": str(next_block)})
+        except SafetensorError as error:  # such as a full disk
+            raise OSError(str(error)) from None
 
 
 def read_checkpoint_file(folder: Path, shape: tuple[int, int]) -> tuple[VectorTables, int] | None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -171,8 +171,8 @@ def train(
     sentence, beyond which no context reaches. `settings` are fields of WordsConfig, such as
     `vector_size=100, window=5, min_count=5, epochs=5`. `num_threads` defaults to the number of
     cores; with 1, the vectors are reproducible. `checkpoint` is a folder that keeps the encoded
-    corpus and, once a minute, the state: a call with the same arguments continues from there, and
-    the caller removes the folder when the vectors are saved. It needs a corpus in files."""
+    corpus and, once a minute and at the end, the state: a call with the same arguments continues from
+    there, and the caller removes the folder when the vectors are saved. It needs a corpus in files."""
     if config is None:
         config = build_config(cast(Mapping[str, Any], settings))
     elif settings:
@@ -247,4 +247,7 @@ def train_in_folder(
         raise ValueError(
             f"the training diverged: a vector is NaN or infinite; lower lr, which is {config.lr:g}"
         )
+    if is_saved and next_block < trainer.num_blocks:
+        with suppress(OSError):  # the vectors need less space, and may still be written
+            write_checkpoint_file(folder, trainer.tables, trainer.num_blocks)
     return WordVectors(vocabulary.words, trainer.tables.inputs)

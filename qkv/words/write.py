@@ -26,12 +26,7 @@ def write_vectors(
     exist_ok: bool = True,
 ) -> None:
     """Write a vector file in one step; an old file is replaced, or an error with `exist_ok=False`."""
-    check_vector_format(format)
-    format = format or ("word2vec-binary" if has_binary_suffix(path) else "word2vec")
-    if path.suffix in (".xz", ".bz2"):
-        raise ValueError(f"{path}: expected a name that ends with .gz for a compressed file")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: the folder {path.parent} does not exist; create it first")
+    format = choose_vector_format(path, format)
     check_writable_words(words, format)
     if not vectors.isfinite().all():
         raise ValueError(
@@ -43,6 +38,17 @@ def write_vectors(
             return
         with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as stream:
             cast(BinaryIO, stream).writelines(iter_rows(words, vectors, format))
+
+
+def choose_vector_format(path: Path, format: str | None = None) -> str:
+    """Return the format of a file to write, by default that of its name; raise ValueError for a path
+    where no vector file can be written."""
+    check_vector_format(format)
+    if path.suffix in (".xz", ".bz2"):
+        raise ValueError(f"{path}: expected a name that ends with .gz for a compressed file")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: the folder {path.parent} does not exist; create it first")
+    return format or ("word2vec-binary" if has_binary_suffix(path) else "word2vec")
 
 
 def check_writable_words(words: Sequence[str], format: str) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 import qkv
 from qkv.cli import main
-from qkv.words import WordVectors, trainer
+from qkv.words import WordVectors, checkpoint, trainer, write
 from tests.words.conftest import make_topic_lines
 
 TRAIN = "words train corpus.txt --vector-size 8 --min-count 2 --sample 0 --num-threads 1".split()
@@ -122,6 +125,8 @@ def test_convert(capsys: pytest.CaptureFixture[str]) -> None:
         ("words train corpus.txt --alpha 0.1", ["--alpha", "--lr"]),
         ("words train corpus.txt --workers 2", ["--workers", "--num-threads"]),
         ("words train empty.txt", ["empty.txt: empty"]),
+        ("words train corpus.txt --out v.xz", ["v.xz", ".gz"]),
+        ("words train corpus.txt --out v.bin.bz2", ["v.bin.bz2", ".gz"]),
         ("words convert royal.txt x.xz", [".gz"]),
     ],
 )  # fmt: skip
@@ -179,6 +184,41 @@ def test_an_interrupted_training_says_how_to_continue(
     assert message == "qkv: stopped; the same command continues from vectors.bin.training\n"
     assert "another epochs" in bad(capsys, *TRAIN, "--epochs", "1")
     assert "(continued)" in good(capsys, *TRAIN)
+
+
+def test_vectors_that_were_not_written_need_no_new_training(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good(capsys, *TRAIN, "--out", "expected.bin")
+
+    def fail(*args: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write, "iter_rows", fail)
+        assert "No space left" in bad(capsys, *TRAIN)
+    assert "vectors.bin" not in list_names()
+    monkeypatch.setattr(trainer.WordTrainer, "train_block", fail)
+    assert "(continued)" in good(capsys, *TRAIN)
+    assert Path("vectors.bin").read_bytes() == Path("expected.bin").read_bytes()
+    assert list_names() == ["corpus.txt", "expected.bin", "royal.txt", "vectors.bin"]
+
+
+def test_a_full_disk_for_the_checkpoint_does_not_lose_the_vectors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*args: object, **settings: object) -> NoReturn:
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", fail)
+    good(capsys, *TRAIN)
+    assert "vectors.bin" in list_names()
+    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "BLOCK_SIZE", 100)
+    line = bad(capsys, *TRAIN, "--out", "v.bin")
+    assert "checkpoint.safetensors: not written" in line
+    assert "No space left" in line
 
 
 def test_other_settings_do_not_continue(capsys: pytest.CaptureFixture[str]) -> None:

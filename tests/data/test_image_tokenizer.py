@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from qkv import image_tokenizer
 from qkv.image_tokenizer import (
     CODEBOOK_FILE,
     IMAGE_TOKENIZER_FILE,
@@ -143,6 +146,8 @@ def test_damaged_files(tmp_path: Path) -> None:
     assert_error(lambda: ImageTokenizer.load(tmp_path), CODEBOOK_FILE, "not a safetensors file")
     save_file({"codebook": np.zeros((5, 12), np.float32)}, str(path))
     assert_error(lambda: ImageTokenizer.load(tmp_path), "float32 (5, 12), expected uint8")
+    save_file({"codebook": np.array(5, np.uint8)}, str(path))
+    assert_error(lambda: ImageTokenizer.load(tmp_path), CODEBOOK_FILE, "a codebook of 5 codes")
     save_file({"other": np.zeros((5, 12), np.uint8)}, str(path))
     assert_error(lambda: ImageTokenizer.load(tmp_path), "expected a codebook of 5 codes")
     path.unlink()
@@ -166,3 +171,23 @@ def test_invalid_arguments() -> None:
     assert_error(lambda: train(build_squares(1), patch_size=3), "image_size 8 and patch_size 3")
     assert_error(lambda: train(build_squares(1), vocab_size=0), "vocab_size is 0")
     assert_error(lambda: train(build_squares(0)), "at least one image")
+    assert_error(lambda: train(build_squares(1), seed=-1), "seed is -1: expected a whole number")
+    wide = np.zeros((2, 8, 10, 3), np.uint8)
+    assert_error(lambda: train(wide), "uint8 (2, 8, 10, 3), expected uint8 (images, size, size")
+    assert_error(lambda: train(wide[..., :1], type="pixels"), "(2, 8, 10, 1)")
+    floats: Any = np.zeros((1, 16))
+    assert_error(lambda: tokenizer.decode(floats), "float64 (1, 16), expected integers")
+    for call in (train, tokenizer.encode, tokenizer.decode):
+        rows: Any = [[0] * 16]
+        assert_error(lambda call=call, rows=rows: call(rows), "of type list, expected")  # type: ignore[misc]
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> NoReturn:
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr(image_tokenizer, "save_file", fail)
+    tokenizer = ImageTokenizer.train(build_squares(9), vocab_size=5)
+    folder = tmp_path / "codec"
+    assert_error(lambda: tokenizer.save(folder), "codec: not written", "No space", error=OSError)
+    assert not folder.exists()

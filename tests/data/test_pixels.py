@@ -10,6 +10,7 @@ import pytest
 
 from qkv.data.encode.images import ImageProcessor
 from qkv.data.encode.pixels import FrameClassificationEncoder, ImageClassificationEncoder
+from qkv.data.encode.text_to_image import read_record_images
 from qkv.data.read.record import Record
 from qkv.data.store.prepare import prepare_shards
 from tests.support.errors import assert_error
@@ -52,6 +53,18 @@ def test_pixels_are_stored_as_bytes(tmp_path: Path) -> None:
 def test_a_bad_image_is_an_error(values: dict[str, Any], words: str) -> None:
     expected = [word.replace("~", " ") for word in words.split()]
     assert_error(lambda: IMAGES([make_record(**values)]), "line 7", *expected)
+
+
+def test_a_path_that_is_the_location_of_its_record_is_named_once() -> None:
+    path = "lab/b/2.png"
+    image, clip = (Record({name: path, "label": "cat", "labels": ["cat"]}, path)
+                   for name in ("image", "frames"))  # fmt: skip
+    for encode in (
+        lambda: IMAGES([image]),
+        lambda: CLIPS([clip]),
+        lambda: [*read_record_images([image], 4, 1)],
+    ):
+        assert assert_error(encode, "not a readable image").count(f"{path}:") == 1
 
 
 @pytest.mark.parametrize(("values", "words"), [

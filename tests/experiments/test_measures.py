@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from qkv.experiments.measures.retrieval import QUESTION, predict_last
 from qkv.experiments.table import Measurement
 from qkv.model.build import build
 from qkv.nn.network import Network
+from tests.support.errors import assert_error
 
 # Changes that let a reduced cell of a measure run in a second.
 TINY_TRAIN = {"steps": 2, "warmup_steps": 0, "log_every": 1}
@@ -60,6 +62,53 @@ def test_the_cells_of_an_experiment_have_the_settings_of_their_measure(
     assert is_reduced or name == "cost" or len(seeds) >= 3
     measures = {cell.measure for cell in experiment.cells}
     assert {panel.measure for panel in experiment.panels} - {None} <= measures
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("cost", dict(precision="fp16"), "precision is 'fp16': expected one of fp32, bf16"),
+        ("cost", dict(segment=-1), "segment is -1: expected a whole number, at least 0"),
+        ("cost", dict(model="gpt2"), "model is 'gpt2': Expected `object`"),
+        (
+            "positions",
+            dict(dtype="float16"),
+            "dtype is 'float16': expected one of float32, float64",
+        ),
+        ("heads", dict(test_fraction=1.0), "test_fraction is 1.0: expected a number, more than 0"),
+        ("heads", dict(example={"source": "x"}), "missing required field `target`"),
+        ("sentence-length", dict(edges=[10, 0]), "edges is 0: expected a whole number, at least 1"),
+        ("sentence-length", dict(edges=10), "edges is 10: Expected `array`"),
+        ("sentence-length", dict(phrases=[{"source": "x"}]), "missing required field"),
+        ("pretraining", dict(stages=[{}]), "missing required field `train`"),
+        ("pretraining", dict(finetune={"train": {}}), "missing required field `data`"),
+    ],
+)
+def test_settings_of_a_wrong_type_or_out_of_bounds(
+    name: str, changes: dict[str, Any], message: str
+) -> None:
+    cell = read_experiment(find_experiment(name), is_reduced=True).cells[0]
+    wrong = replace(cell, settings=cell.settings | changes)
+    assert_error(lambda: check_cell_settings(wrong), f"{cell.measure}: ", message)
+
+
+@pytest.mark.parametrize(
+    ("name", "measure", "changes", "message"),
+    [
+        ("norms", "language-model", dict(model={"width": 8}), "model.family is missing"),
+        ("norms", "language-model", dict(length=100_000), "expected more than a row of length 100,000"),
+        ("positions", "equivariance", dict(model={"family": "bert"}), "model.vocab_size is None"),
+        ("sentence-length", "translation",
+         dict(text="fra-eng.tsv", vocab_size=200, edges=[1], test_fraction=0.2),
+         "no row of the test sentences has at most 1 words"),
+    ],
+)  # fmt: skip
+def test_what_a_measure_cannot_use_is_one_line(
+    name: str, measure: str, changes: dict[str, Any], message: str, tiny_data: Path, tmp_path: Path
+) -> None:
+    cells = read_experiment(find_experiment(name), is_reduced=True).cells
+    cell = next(cell for cell in cells if cell.measure == measure)
+    assert_error(lambda: run_cell(cell, tiny_data, tmp_path, cell.settings | changes), message)
 
 
 def list_first_cells() -> list[tuple[str, str]]:

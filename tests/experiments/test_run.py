@@ -143,6 +143,24 @@ def test_the_command_runs_lists_and_draws(
         (("attention-gradient", "attention-gradien"), [], "did you mean attention-gradient?"),
         (("num_keys", "num_key"), [], "num_key is unknown; did you mean num_keys?"),
         (("head_dim = [4, 16], ", ""), [], "settings head_dim are missing"),
+        (
+            ("num_queries = 16", "num_queries = -3"),
+            [],
+            "attention-gradient: num_queries is -3: expected",
+        ),
+        (
+            ("num_queries = 16", f"num_queries = {2**40}"),
+            [],
+            "num_queries is 1099511627776: expected",
+        ),
+        (("head_dim = [4, 16]", "head_dim = [4, 0]"), [], "head_dim is 0: expected a whole number"),
+        (
+            ("head_dim = [4, 16]", 'head_dim = [4, "a"]'),
+            [],
+            "head_dim is 'a': Expected `int`, got `str`",
+        ),
+        (("is_scaled = true", "is_scaled = 1"), [], "is_scaled is 1: Expected `bool`"),
+        (("seed = [0, 1]", "seed = [0, -1]"), [], "seed is -1: expected a whole number"),
         (("", ""), ["--workers", "0"], "--workers"),
         (("", ""), ["--figure"], "no results to draw"),
         (("", ""), ["--json"], "--json"),
@@ -160,3 +178,34 @@ def test_bad_input_is_one_line(
     assert message in error
     assert error.count("\n") == 1
     assert not results.exists()
+
+
+def test_a_damaged_row_is_one_line(
+    toy_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_toy(toy_path, tmp_path, [])
+    experiment = read_experiment(toy_path)
+    path = get_table(experiment, tmp_path).path
+    content = path.read_text()
+    row = json.loads(content.splitlines()[0])
+    key = json.dumps({"key": row["key"]})
+    text = json.dumps(row | {"metrics": {"gradient": "high"}})
+    for line, message in (
+        (key, "toy.jsonl: line 9 is not a row of a results table (measure is missing)"),
+        (text, "panel 'Gradient': gradient is 'high', expected a number"),
+    ):
+        path.write_text(f"{content}{line}\n")
+        arguments = ["experiment", str(toy_path), "--results", str(tmp_path), "--figure"]
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+
+
+def test_a_missing_data_file_leaves_no_results_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = ["--results", str(tmp_path / "results"), "--data", str(tmp_path / "nowhere")]
+    assert main(["experiment", "norms", "--reduced", *folders]) == 2
+    assert "input.txt: data file not found" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

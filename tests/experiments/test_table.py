@@ -1,7 +1,9 @@
 """Results tables: rows of several processes, torn lines, claims."""
 
+import json
 import multiprocessing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +15,15 @@ def make_cell(seed: int) -> Cell:
     return Cell(measure="toy", coordinates={}, settings={}, seed=seed)
 
 
+def make_row(key: str, **changes: Any) -> dict[str, Any]:
+    columns = dict(measure="toy", coordinates={}, metrics={}, points=[], device="cpu")
+    return {"key": key} | columns | changes
+
+
 def append_rows(path: Path, process: int) -> None:
     table = ResultsTable(path)
     for number in range(100):
-        table.append({"key": f"{process}-{number}", "text": "ü" * 3000})
+        table.append(make_row(f"{process}-{number}", text="ü" * 3000))
 
 
 def test_rows_of_two_processes_are_all_there(tmp_path: Path) -> None:
@@ -32,19 +39,33 @@ def test_rows_of_two_processes_are_all_there(tmp_path: Path) -> None:
 
 def test_a_torn_line_is_ignored_and_then_removed(tmp_path: Path) -> None:
     table = ResultsTable(tmp_path / "toy.jsonl")
-    table.append({"key": "a"})
+    table.append(make_row("a"))
+    first = table.path.read_text()
     with table.path.open("a") as file:
         file.write('{"key": "b", "met')
-    assert table.read() == {"a": {"key": "a"}}
-    table.append({"key": "c"})
-    assert table.path.read_text() == '{"key": "a"}\n{"key": "c"}\n'
+    assert table.read() == {"a": make_row("a")}
+    table.append(make_row("c"))
+    assert table.path.read_text() == first + json.dumps(make_row("c")) + "\n"
 
 
-def test_a_damaged_line_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("[]", "not an object"),
+        ('{"key": "b"}', "measure is missing"),
+        ('{"key": "b", "met', "Unterminated string"),
+        (json.dumps(make_row("b", metrics=3)), "metrics is 3"),
+        (json.dumps(make_row("b", points=[1])), r"points is \[1\]"),
+    ],
+)
+def test_a_damaged_line_is_an_error(line: str, problem: str, tmp_path: Path) -> None:
     table = ResultsTable(tmp_path / "toy.jsonl")
-    table.path.write_text('{"key": "a"}\n[]\n{"key": "b"}\n')
-    with pytest.raises(ValueError, match=r"toy\.jsonl: line 2 is not a row"):
+    good = [json.dumps(make_row(key)) for key in "ac"]
+    table.path.write_text("\n".join([good[0], line, good[1], ""]))
+    expected = rf"toy\.jsonl: line 2 is not a row of a results table \({problem}.*\); remove it"
+    with pytest.raises(ValueError, match=expected) as error:
         table.read()
+    assert "\n" not in str(error.value)
 
 
 def test_a_claim_excludes_other_claims_until_it_ends(tmp_path: Path) -> None:
@@ -58,8 +79,22 @@ def test_a_claim_excludes_other_claims_until_it_ends(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_claim_without_a_row_leaves_no_folder_behind(tmp_path: Path) -> None:
+    table = ResultsTable(tmp_path / "new" / "results" / "toy.jsonl")
+    with table.claim(make_cell(0)):
+        assert table.path.parent.exists()
+    assert list(tmp_path.iterdir()) == []
+    table.path.parent.mkdir(parents=True)
+    with table.claim(make_cell(0)):
+        pass
+    assert table.path.parent.exists()  # not of the claim
+    with table.claim(make_cell(0)):
+        table.append(make_row("a"))
+    assert list(table.path.parent.iterdir()) == [table.path]
+
+
 def test_a_finished_cell_cannot_be_claimed(tmp_path: Path) -> None:
     table = ResultsTable(tmp_path / "toy.jsonl")
-    table.append({"key": make_cell(0).key})
+    table.append(make_row(make_cell(0).key))
     with table.claim(make_cell(0)) as is_mine:
         assert not is_mine

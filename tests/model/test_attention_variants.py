@@ -305,6 +305,12 @@ def test_initial_parameters_do_not_depend_on_the_family() -> None:
         ),
         ("gpt2", dict(attention_select="local-m"), "expected a recurrent decoder, such as luong"),
         ("luong", dict(attention_select=dict(name="local-m", window=0)), "window is 0: expected"),
+        (
+            "luong",
+            dict(attention_select=dict(name="local-m", window=3, x=1)),
+            "selection 'local-m' has no setting 'x': expected window",
+        ),
+        ("lstmn", dict(cell="gru"), "cell is 'gru', expected 'lstm'"),
         ("luong", dict(attention_score="mlp"), "attention_score is 'mlp': expected one of dot"),
         ("bahdanau", dict(attention_score="dot"), "queries of width 24 and keys of width 48"),
         (

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import qkv
-from qkv.nn.scores import SCORES, build_score
-from qkv.nn.selections import SELECTIONS, build_selection
+from qkv.nn.scores import SCORES, Dot, ScaledDot, Score, build_score
+from qkv.nn.selections import SELECTIONS, Softmax, build_selection
 
 Q, K, V = torch.randn(3, 2, 4, 6, generator=torch.Generator().manual_seed(0))
 V = V[..., :5]
@@ -95,6 +96,24 @@ def test_a_module_of_the_user_gets_gradients() -> None:
     assert module.w.weight.grad is not None
 
 
+class NanScore(ScaledDot):
+    """A subclass of a score of qkv whose scores are no numbers."""
+
+    def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return super().forward(query, prepared) * float("nan")
+
+
+class NarrowSelection(Softmax):
+    """A subclass of a selection of qkv with weights of the wrong shape."""
+
+    def forward(self, scores: Tensor, mask: Tensor | None, query: Tensor) -> Tensor:
+        return super().forward(scores, mask, query)[..., :2]
+
+
+def build_additive(query_width: int = 6, key_width: int = 6, **settings: Any) -> Score:
+    return build_score("additive", query_width=query_width, key_width=key_width, **settings)
+
+
 def nan_score(query: Tensor, key: Tensor) -> Tensor:
     return query @ key.mT * float("nan")
 
@@ -123,7 +142,34 @@ def nan_score(query: Tensor, key: Tensor) -> Tensor:
             dict(select=lambda s, mask, q: s / 0),
             "select function <lambda> returned NaN or infinite",
         ),
-        (dict(mask=torch.ones(4, 4)), "mask is torch.float32: expected torch.bool"),
+        (dict(score=NanScore(6, 6, None, ())), "score function NanScore returned NaN"),
+        (dict(select=NarrowSelection(6, ())), r"NarrowSelection returned .* \(2, 4, 2\)"),
+        (
+            dict(score=build_additive(key_width=4)),
+            r"score is Additive with w \(6, 4\), u \(4, 4\), v \(4, 1\): it does not fit query "
+            r"\(2, 4, 6\) and key \(2, 4, 6\) .* query_width 6, key_width 6",
+        ),
+        (dict(score=build_additive(heads=(3,))), r"Additive with w \(3, 6, 6\).* heads that"),
+        (
+            dict(score=Dot(6, 6, None, ()), key=K[..., :3]),
+            "Dot with no parameters: it does not fit",
+        ),
+        (
+            dict(select=build_selection("local-p", query_width=4)),
+            r"select is LocalP with w \(4, 4\), v \(4, 1\): it does not fit query",
+        ),
+        (dict(score=5), "score is 5: expected a name, a module of qkv.nn.scores.build_score, or"),
+        (dict(score=Dot), "score is <class 'qkv.nn.scores.Dot'>: expected a name, a module"),
+        (dict(select=None), "select is None: expected a name, a module of qkv.nn.selections.build"),
+        (dict(score=Softmax(6, ())), "score is Softmax, a Selection: pass it as select"),
+        (dict(select=build_additive()), "select is Additive, a Score: pass it as score"),
+        (dict(mask=[[True]]), "mask is a list: expected a tensor of torch.bool"),
+        (dict(mask=np.ones((4, 4), bool)), "mask is a ndarray: expected a tensor of torch.bool"),
+        (
+            dict(query=Q[..., :0], key=K[..., :0]),
+            r"query is .* \(2, 4, 0\) .* a width of 1 or more",
+        ),
+        (dict(mask=torch.ones(4, 4)), "mask is torch.float32: expected a tensor of torch.bool"),
         (dict(mask=torch.ones(3, 4, dtype=torch.bool)), r"mask \(3, 4\): expected .* broadcasts"),
         (dict(key=K[:, :3]), "3 keys and 4 values: expected a value for each key"),
         (dict(key=K[:, :0], value=V[:, :0]), "0 keys and 0 values"),

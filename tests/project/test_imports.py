@@ -24,7 +24,7 @@ ALLOWED_IMPORTS = {
     "spec":       "",
     "batch":      "torch",
     "kernels":    "torch_compat spec torch",
-    "nn":         "validate torch_compat spec batch kernels torch",
+    "nn":         "validate memory torch_compat spec batch kernels torch",
     "attention_weights": "torch_compat kernels nn torch",
     "weights":    "files staging torch safetensors numpy",
     "families":   "spec weights.names_table",

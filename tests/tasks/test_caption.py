@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -155,6 +159,24 @@ def test_the_attention_of_every_token_is_drawn(
     assert main([*arguments, "attention.png"]) == 2
     assert main([*arguments, "attention.svg", str(image)]) == 2
     assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_the_saved_picture_has_the_pixels_that_the_model_reads(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from PIL import Image
+
+    monkeypatch.chdir(folder)
+    model = train(folder, "transformer")
+    processor = load_image_processor(qkv.load(model))
+    image = Image.open(next((folder / "test").glob("red-cross-*.png"))).resize((90, 60))
+    for name, image_format in (("cross.tiff", "TIFF"), ("photo.png", "JPEG")):
+        image.convert("RGB").save(name, format=image_format)
+        assert main(["caption", name, "--model", str(model), "--save", "cross.svg"]) == 0
+        (data,) = re.findall(r'href="data:image/png;base64,([^"]*)"', Path("cross.svg").read_text())
+        with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
+            assert picture.format == "PNG"
+            assert np.array_equal(np.asarray(picture), processor.read_pixels(name))
 
 
 def test_bad_images_are_one_line(

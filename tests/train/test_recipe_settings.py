@@ -13,6 +13,7 @@ import tomlkit
 
 import qkv
 from qkv.model.transforms.heads import replace_head
+from qkv.spec import VARIANT_KEYS
 from qkv.train.config import TrainConfig
 from qkv.train.objectives.registry import OBJECTIVE_SPECS, get_objective_spec
 from qkv.train.recipe import OPEN_TABLES, TABLES, Recipe, parse_recipe
@@ -112,6 +113,15 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("settings", "problem"), CONTRADICTIONS, ids=str)
 def test_contradictions(settings: dict[str, Any], problem: str) -> None:
     assert_error(lambda: parse(settings), problem)
+
+
+@pytest.mark.parametrize("name", VARIANT_KEYS)
+def test_an_empty_name_is_an_error_in_a_file_and_the_default_as_a_flag(name: str) -> None:
+    assert_error(
+        lambda: parse({f"model.{name}": ""}), f"r.toml: model.{name} is '', expected a name"
+    )
+    recipe = parse({f"model.{name}": "dot"}, (f"--model.{name}", ""))
+    assert getattr(recipe.model, name) is None
 
 
 def test_what_belongs_together_is_accepted() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from qkv.data.encode.encoder import EncodedRows, Encoder
 from qkv.data.encode.images import ImageProcessor, check_num_frames, open_frames
 from qkv.data.encode.labels import get_column, get_label_id, get_list_column
-from qkv.data.read.record import Record
+from qkv.data.read.record import Record, locate_error
 from qkv.validate import shorten_repr
 
 NUM_LEVELS = 256  # of a channel of a pixel
@@ -85,7 +85,7 @@ class FrameClassificationEncoder(Encoder):
             try:
                 frames = open_frames(frames, self.max_length or None)
             except ValueError as error:
-                raise ValueError(f"{record.location}: {error}") from None
+                raise locate_error(record.location, error) from None
         if not isinstance(frames, np.ndarray | list) or not len(frames):
             raise ValueError(
                 f"{record.location}: column 'frames' holds {shorten_repr(frames)}, expected a clip: an "
@@ -105,7 +105,7 @@ def read_image_pixels(
     try:
         pixels = processor.read_pixels(image)
     except ValueError as error:
-        raise ValueError(f"{location}: {error}") from None
+        raise locate_error(location, error) from None
     if pixels.shape[:2] != (image_size, image_size):
         height, width = pixels.shape[:2]
         raise ValueError(

@@ -15,7 +15,7 @@ import numpy as np
 
 from qkv.data.encode.encoder import EncodedRow, RecordEncoder
 from qkv.data.encode.images import ImageProcessor
-from qkv.data.read.record import Record
+from qkv.data.read.record import Record, locate_error
 from qkv.image_tokenizer import MAX_IMAGE_SIZE, ImageTokenizer, Pixels
 from qkv.validate import check_number
 
@@ -90,7 +90,7 @@ def read_record_images(
         try:
             yield processor.read_pixels(image if is_pixels else record.get_text("image"))
         except ValueError as error:
-            raise ValueError(f"{record.location}: {error}") from None
+            raise locate_error(record.location, error) from None
 
 
 def train_image_tokenizer(

@@ -97,6 +97,11 @@ def _parse_answer(value: object) -> ReferenceAnswer:
     return ReferenceAnswer(value["text"], None if start is None else int(start))
 
 
+def locate_error(location: str, error: ValueError) -> ValueError:
+    """Return the error with the location of its record in front, once."""
+    return ValueError(f"{location}: {str(error).removeprefix(f'{location}: ')}")
+
+
 def quote_names(names: Iterable[str]) -> str:
     """Return names, quoted and separated by commas, for an error message."""
     return ", ".join(repr(name) for name in names)[:200] or "none"

@@ -10,11 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from qkv.experiments.experiment import Cell
 from qkv.experiments.table import Measurement
+from qkv.files import format_error
 from qkv.hints import describe_unknown_name, find_known_name
+from qkv.validate import check_number, shorten_repr
 
 MEASURES = {  # name -> module of this package, function
     "attention-gradient": ("scaling", "measure_attention_gradient"),
@@ -28,6 +32,13 @@ MEASURES = {  # name -> module of this package, function
     "selection-speed": ("selection", "measure_selection_speed"),
     "pretraining": ("pretraining", "measure_pretraining"),
 }
+# Settings that are whole numbers are 1 or more, except these.
+CELL_SETTING_BOUNDS: dict[str, dict[str, float]] = {
+    **{name: dict(at_least=0) for name in ("segment", "eval_length", "num_lines", "num_pictures")},
+    "eval_lengths": dict(at_least=2),
+    "test_fraction": dict(more_than=0, less_than=1),
+}
+MAX_SETTING = 2**20  # sizes are multiplied
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +89,9 @@ def load_measure(name: str) -> Measure:
 
 
 def check_cell_settings(cell: Cell) -> None:
-    """Raise ValueError unless the settings of a cell are those of its measure."""
-    parameters: dict[str, Any] = dict(inspect.signature(load_measure(cell.measure)).parameters)
+    """Raise ValueError unless the settings of a cell are those of its measure, by its annotations."""
+    measure = load_measure(cell.measure)
+    parameters: dict[str, Any] = dict(inspect.signature(measure).parameters)
     parameters.pop("context")
     for name in cell.settings:
         if name not in parameters:
@@ -93,3 +105,27 @@ def check_cell_settings(cell: Cell) -> None:
         raise ValueError(
             f"{cell.measure}: settings {', '.join(missing)} are missing in {cell.name}"
         )
+    hints = get_type_hints(measure)
+    for name, value in cell.settings.items():
+        try:
+            check_setting(name, value, hints[name])
+        except ValueError as error:
+            raise ValueError(f"{cell.measure}: {error}") from None
+
+
+def check_setting(name: str, value: object, hint: Any) -> None:
+    """Raise ValueError unless the value of a setting has the type of the annotation, and each number
+    is within its bounds."""
+    try:
+        msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        is_choice = get_origin(hint) is Literal
+        problem = (
+            f"expected one of {', '.join(get_args(hint))}" if is_choice else format_error(error)
+        )
+        raise ValueError(f"{name} is {shorten_repr(value)}: {problem}") from None
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            bounds = CELL_SETTING_BOUNDS.get(name, dict(at_least=1))
+            is_integer = isinstance(number, int)
+            check_number(name, number, integer=is_integer, **bounds, at_most=MAX_SETTING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +32,7 @@ def measure_cost(
     model: Mapping[str, Any],
     length: int,
     batch_tokens: int,
-    precision: str,
+    precision: Literal["fp32", "bf16"],
     segment: int = 0,
     repeats: int = 3,
     new_tokens: int = 16,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -32,6 +32,13 @@ PREVIOUS, SAME, ALIGNED = PATTERNS = ("previous token", "same word", "aligned wo
 MAX_NEW_TOKENS = 60
 
 
+class ExamplePair(TypedDict):
+    """The pair of texts of the pictures, in the settings."""
+
+    source: str
+    target: str
+
+
 class HeadPatterns(NamedTuple):
     """One head: the share of its queries whose largest weight is on each pattern."""
 
@@ -50,7 +57,7 @@ def measure_heads(
     max_pairs: int,
     batch_tokens: int,
     rows: int,
-    example: Mapping[str, str],
+    example: ExamplePair,
     max_words: int = 20,
     test_fraction: float = 0.03,
 ) -> Measurement:
@@ -63,6 +70,7 @@ def measure_heads(
     corpus = load_corpus(
         context.find_data(text), vocab_size=vocab_size, test_fraction=test_fraction
     )
+    (pairs,) = draw_test_rows(corpus.test, max_pairs=1, edges=[max_words], rows=rows).values()
     translator = train_translator(
         context,
         corpus,
@@ -72,7 +80,6 @@ def measure_heads(
         max_pairs=max_pairs,
         batch_tokens=batch_tokens,
     )
-    (pairs,) = draw_test_rows(corpus.test, max_pairs=1, edges=[max_words], rows=rows).values()
     aligner = WordAligner(corpus.train[:: max(1, len(corpus.train) // ALIGNER_PAIRS)], vocab_size)
     heads = examine_heads(translator, pairs, aligner)
     batches = translator.build_batches(pairs, batch_tokens)
@@ -91,7 +98,9 @@ def measure_heads(
             }
         )
     if context.seed == 0:
-        write_pictures(context, translator, SentencePair(**example), heads)
+        write_pictures(
+            context, translator, SentencePair(example["source"], example["target"]), heads
+        )
     return Measurement(
         metrics={
             "num_heads": len(heads) // len({head.path for head in heads}),

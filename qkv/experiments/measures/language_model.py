@@ -47,6 +47,10 @@ def measure_language_model(
     split = int(len(ids) * (1 - VALIDATION_FRACTION))
     train_ids = ids[:split].to(context.device)
     validation_ids = ids[split:].to(context.device)
+    if split <= length + 1:
+        raise ValueError(
+            f"{text}: {split:,} characters for training, expected more than a row of length {length:,}"
+        )
     net = build_cell_model(context, {"vocab_size": vocab_size, **model}).net
     generator = torch.Generator().manual_seed(context.seed)
     gradient = math.nan

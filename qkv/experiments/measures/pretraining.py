@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from qkv.experiments.experiment import merge_settings
 from qkv.experiments.measures import CellContext
@@ -18,6 +18,26 @@ from qkv.text import Tokenizer
 from qkv.train.evaluate.evaluate_model import evaluate
 
 
+class StageRecipe(TypedDict):
+    """The tables of a recipe that a stage of the pretraining needs."""
+
+    train: dict[str, Any]
+
+
+class LabeledData(TypedDict):
+    """The table `data` of the fine-tuning."""
+
+    columns: dict[str, str]
+    max_length: int
+
+
+class FinetuneRecipe(TypedDict):
+    """The tables of a recipe that fine-tuning needs."""
+
+    train: dict[str, Any]
+    data: LabeledData
+
+
 def measure_pretraining(
     context: CellContext,
     *,
@@ -27,8 +47,8 @@ def measure_pretraining(
     num_labels: Sequence[int],
     model: Mapping[str, Any],
     tokenizer: Mapping[str, Any],
-    finetune: Mapping[str, Any],
-    stages: Sequence[Mapping[str, Any]] = (),
+    finetune: FinetuneRecipe,
+    stages: Sequence[StageRecipe] = (),
     num_lines: int = 0,
 ) -> Measurement:
     """Pretrain an encoder in `stages`, recipes each of which continues from the one before, and
@@ -67,7 +87,7 @@ def measure_pretraining(
     return Measurement(metrics=metrics, points=tuple(points))
 
 
-def evaluate_accuracy(model: Model, path: Path, finetune: Mapping[str, Any]) -> float:
+def evaluate_accuracy(model: Model, path: Path, finetune: FinetuneRecipe) -> float:
     """Return the accuracy on a labeled file with the columns of the recipe."""
     data = finetune["data"]
     report = evaluate(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from qkv.experiments.corpus import draw_test_rows, load_corpus
 from qkv.experiments.measures import CellContext
@@ -16,6 +16,17 @@ from qkv.staging import write_file
 from qkv.tasks.alignment import Alignment
 
 NEW_TOKENS_PER_WORD = 3  # limit of a translation
+
+
+class MarkedSentence(TypedDict):
+    """A sentence and its translation with a noun and an adjective, in the settings."""
+
+    source: str
+    target: str
+    source_noun: str
+    target_noun: str
+    source_adjective: str
+    target_adjective: str
 
 
 def measure_translation(
@@ -31,7 +42,7 @@ def measure_translation(
     rows: int,
     test_fraction: float = 0.03,
     objective: Mapping[str, Any] = {},
-    phrases: Sequence[Mapping[str, str]] = (),
+    phrases: Sequence[MarkedSentence] = (),
     num_pictures: int = 0,
 ) -> Measurement:
     """Train a model on rows of 1 to `max_pairs` pairs, and translate such rows of unseen sentences.
@@ -43,6 +54,7 @@ def measure_translation(
     corpus = load_corpus(
         context.find_data(text), vocab_size=vocab_size, test_fraction=test_fraction
     )
+    buckets = draw_test_rows(corpus.test, max_pairs=max_pairs, edges=edges, rows=rows)
     context.report(f"{context.name}: {len(corpus.train):,} training pairs")
     translator = train_translator(
         context,
@@ -53,7 +65,6 @@ def measure_translation(
         max_pairs=max_pairs,
         batch_tokens=batch_tokens,
     )
-    buckets = draw_test_rows(corpus.test, max_pairs=max_pairs, edges=edges, rows=rows)
     points = []
     for edge, pairs in buckets.items():
         if not pairs:
@@ -82,7 +93,7 @@ def measure_translation(
 def measure_word_alignment(
     context: CellContext,
     translator: Translator,
-    phrases: Sequence[Mapping[str, str]],
+    phrases: Sequence[MarkedSentence],
     num_pictures: int,
 ) -> dict[str, Any]:
     """Return the share of sentences whose words are aligned, or nothing without cross-attention."""
@@ -91,9 +102,8 @@ def measure_word_alignment(
     num_aligned = 0
     for number, row in enumerate(phrases):
         alignment = translator.align(row["source"], row["target"])
-        num_aligned += all(
-            is_aligned(alignment, row[f"target_{kind}"], row[f"source_{kind}"])
-            for kind in ("noun", "adjective")
+        num_aligned += is_aligned(alignment, row["target_noun"], row["source_noun"]) and is_aligned(
+            alignment, row["target_adjective"], row["source_adjective"]
         )
         if number < num_pictures and context.seed == 0:
             write_alignment(context, translator.align(row["source"]), f"alignment-{number}")

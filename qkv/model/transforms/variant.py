@@ -166,8 +166,18 @@ def replace_recurrent_attention(
     if select is not None:
         changes["pattern"] = full
         if select.name == LOCAL_M:
-            window = dict(select.settings).get("window", DEFAULT_WINDOW)
-            check_number("window", window, integer=True, at_least=1)
-            changes |= {"select": SelectionSpec(), "pattern": Local(int(window))}
+            changes |= {"select": SelectionSpec(), "pattern": Local(parse_window(select))}
     attention = replace(stack.source.attention, **changes)
     return replace(stack, source=replace(stack.source, attention=attention))
+
+
+def parse_window(select: ScoreSpec | SelectionSpec) -> int:
+    """Return the setting `window` of local-m; raise ValueError for another one."""
+    settings = dict(select.settings)
+    window = settings.pop("window", DEFAULT_WINDOW)
+    if settings:
+        raise ValueError(
+            f"attention selection {LOCAL_M!r} has no setting {next(iter(settings))!r}: expected window"
+        )
+    check_number("window", window, integer=True, at_least=1)
+    return int(window)
