@@ -217,6 +217,7 @@ class InputBuilder:
         reads = self.describe_inputs()
         return replace(
             user_input,
+            text=user_input.text if reads["text"] else "",
             text_pair=user_input.text_pair if reads["text_pair"] else None,
             target=user_input.target if reads["target"] else None,
             image=user_input.image if reads["image"] else None,

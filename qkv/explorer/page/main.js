@@ -165,7 +165,8 @@ function startPage() {
       const { trace, weights: arrays } = config.other;
       return { trace, weights: createWeightStore(createEmbeddedLoader(arrays, trace.attentions)) };
     }
-    const body = { ...requestBody(), target: app.trace.target, model: "other" }; // the same target for both
+    const body = { ...requestBody(), model: "other" };
+    if (!app.failure) body.target = app.trace.target; // what the main model has generated is the target of both
     const trace = await track(api.postTrace(body));
     const request = createRequester(trace, body);
     return { trace, weights: createWeightStore(parameters => request(api.getWeights, parameters)) };

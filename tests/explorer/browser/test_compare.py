@@ -136,14 +136,19 @@ def check_failure(page: ExplorerPage, name: str, message: str, working: str) -> 
 
 
 def test_the_other_model_does_not_read_the_input(open_page: OpenPage, site: Site) -> None:
-    page = open_page(site.explore("bert", other="gpt2"))
+    page = open_page(site.explore("bert", other="vit"))
     page.choose_view("compare")
-    check_failure(page, "gpt2", "text_pair: this model", working="bert")
+    check_failure(page, "vit", "no image is given", working="bert")
     assert page.error == ""  # of the header: the model of the page has read the input
     page.press("]")
     assert list_layers(page) == ["encoder.layers.1.attention"]
-    page.pop_problems()
-    page.submit("", "text_pair")
+    assert len(page.pop_problems()) == 1  # the console has the answer of the server
+
+
+def test_the_other_model_reads_a_part_of_the_input(open_page: OpenPage, site: Site) -> None:
+    """A decoder reads the first text of a pair."""
+    page = open_page(site.explore("bert", other="gpt2"))
+    page.choose_view("compare")
     assert page.find(".columns [role=alert]").count() == 0
     assert page.find(".matrix-canvas").count() == 2
 
