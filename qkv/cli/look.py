@@ -93,7 +93,7 @@ def look(
     rollout
         attention rollout instead of weights, in the view matrix
     num_beams
-        beam width of the view beams, from 2
+        beam width of beam search; 1 is greedy search
     max_new_tokens
         maximum number of generated tokens
     save
@@ -127,10 +127,10 @@ def look(
     if save is not None:
         from qkv.explorer.view import View
 
-        shown = View(main, user_input, paths, settings, other)
-        shown.save(save)
-        if shown.trace.inputs.notice:
-            print(shown.trace.inputs.notice, file=sys.stderr)
+        page = View(main, user_input, paths, settings, other)
+        page.save(save)
+        if page.trace.inputs.notice:
+            print(page.trace.inputs.notice, file=sys.stderr)
         print(f"wrote {save}", file=sys.stderr)
         return
     start_explorer(main, other, user_input, settings, port, browser)

@@ -1,7 +1,7 @@
 """Sequence autoencoder: an LSTM reads a text into a fixed vector and writes the text again.
 
 paper    Dai and Le 2015, arXiv:1511.01432
-purpose  represent a text as one vector; initialize other LSTMs
+purpose  write a text again from one vector
 differs  a text through a fixed vector and back; encoder and decoder have the same weights"""
 
 from dataclasses import replace

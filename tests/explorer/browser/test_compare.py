@@ -124,15 +124,17 @@ def test_models_of_different_tokens_have_their_own(open_page: OpenPage, site: Si
 def check_failure(page: ExplorerPage, name: str, message: str, working: str) -> None:
     """The panel of a model has the reason in place of weights, and the other one works."""
     assert {*page.texts(".columns h2")} == {name, working}
-    failed, shown = (page.find(f'.columns section[aria-label="{x}"]') for x in (name, working))
+    failed, working_panel = (
+        page.find(f'.columns section[aria-label="{x}"]') for x in (name, working)
+    )
     reason = failed.locator("[role=alert]")
     assert reason.is_visible()
     assert message in reason.inner_text()
     assert failed.locator("canvas").count() == 0
-    shown.locator(".matrix-canvas").focus()
+    working_panel.locator(".matrix-canvas").focus()
     page.press("ArrowDown", "ArrowDown")
     assert ": weight" in wait_for_weights(page, 1)[0]
-    assert shown.locator(".status").inner_text().count(": weight") == 1
+    assert working_panel.locator(".status").inner_text().count(": weight") == 1
 
 
 def test_the_other_model_does_not_read_the_input(open_page: OpenPage, site: Site) -> None:

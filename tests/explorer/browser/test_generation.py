@@ -170,11 +170,11 @@ def test_the_equation_has_the_order_of_the_processors(open_page: OpenPage, site:
             -torch.inf,
         )
 
-    shown = [float(number.strip("<")) for number in page.texts(".candidates .after")]
+    page_candidates = [float(number.strip("<")) for number in page.texts(".candidates .after")]
     expected = keep_top_p(keep_top_k(penalized / 2)).softmax(-1).topk(12).values.tolist()
     another = (keep_top_p(keep_top_k(penalized)) / 2).softmax(-1).topk(12).values.tolist()
-    assert shown == pytest.approx(expected, abs=ROUNDING)
-    assert shown != pytest.approx(another, abs=ROUNDING)
+    assert page_candidates == pytest.approx(expected, abs=ROUNDING)
+    assert page_candidates != pytest.approx(another, abs=ROUNDING)
 
 
 def test_the_tree_of_beam_search(page: ExplorerPage) -> None:
