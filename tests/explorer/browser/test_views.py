@@ -277,13 +277,13 @@ def test_captions_of_thumbnails_say_what_their_number_is(
     trace = next(reversed(site.explorers["gpt2"].traces.values()))
     captions = page.texts(".thumbnail .caption")
     assert len([caption for caption in captions if caption]) > 4
-    for (path, heads), captions in zip(
+    for (path, heads), layer_captions in zip(
         ((path, shape[0]) for path, shape in trace.shapes.items()),
         (captions[:4], captions[4:]),
         strict=True,
     ):
         weights = trace.compute_weights(path, range(heads), slice(None), slice(None))
-        for head, caption in enumerate(captions):
+        for head, caption in enumerate(layer_captions):
             match = CAPTION.fullmatch(caption)
             if match and match[1] == "first":
                 assert abs(float(match[2]) - 100 * float(weights[head, :, 0].mean())) <= 0.51
