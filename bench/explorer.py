@@ -34,10 +34,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import qkv
-from qkv.explorer.app import create_app, list_loopback_hosts
 from qkv.explorer.explorer import Explorer, NamedModel
-from qkv.explorer.inputs import InputBuilder, UserInput
-from qkv.explorer.server import LOOPBACK_ADDRESS, bind_port
+from qkv.explorer.inputs.builder import InputBuilder, UserInput
+from qkv.explorer.server.app import create_app, list_loopback_hosts
+from qkv.explorer.server.server import LOOPBACK_ADDRESS, bind_port
 from qkv.explorer.view_settings import ViewSettings
 
 SENTENCE = "The quick brown fox jumps over the lazy dog, and the dog sleeps on the other side of the hill. "

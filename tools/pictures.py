@@ -19,8 +19,8 @@ from qkv.families import get_family
 from qkv.model.build import build_model_spec
 from qkv.nn.selections import build_selection
 from qkv.pictures.attention import render_attention_svg, render_svg
-from qkv.pictures.diagram import render_diagram_svg
-from qkv.pictures.matrix import WeightMatrix, render_matrices_svg
+from qkv.pictures.models.diagram import render_diagram_svg
+from qkv.pictures.views.matrix import WeightMatrix, render_matrices_svg
 from qkv.tasks.write.translate import TranslateTask
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -15,7 +15,7 @@ from qkv.model.device import DEFAULT_DEVICE
 
 if TYPE_CHECKING:
     from qkv.explorer.explorer import NamedModel
-    from qkv.explorer.inputs import UserInput
+    from qkv.explorer.inputs.builder import UserInput
     from qkv.explorer.view_settings import ViewSettings
 
 EXAMPLE_TEXT = "Ich habe das Buch, das du mir gestern gegeben hast, noch nicht gelesen."
@@ -115,7 +115,7 @@ def look(
     main = open_model(model, adapter, device, languages)
     if text is None and model is None:
         text = EXAMPLE_TEXT
-    from qkv.explorer.inputs import UserInput
+    from qkv.explorer.inputs.builder import UserInput
     from qkv.explorer.view_settings import ViewSettings
 
     settings = ViewSettings(
@@ -141,7 +141,7 @@ def open_model(
 ) -> NamedModel:
     """Load a model, with its name on the page."""
     from qkv.explorer.explorer import NamedModel
-    from qkv.explorer.inputs import InputBuilder
+    from qkv.explorer.inputs.builder import InputBuilder
     from qkv.model.load import load
 
     loaded = load(name or get_builtin_name("translate"), adapter=adapter, device=device)
@@ -160,7 +160,7 @@ def start_explorer(
 ) -> None:
     """Run the model on the input, if there is one, and serve the explorer until Ctrl-C."""
     from qkv.explorer.explorer import Explorer
-    from qkv.explorer.server import serve_explorer
+    from qkv.explorer.server.server import serve_explorer
 
     explorer = Explorer(main, other)
     config = explorer.build_config(user_input, settings)

@@ -64,7 +64,7 @@ def families(*, as_json: JsonFlag = False) -> None:
     """
     from qkv.families import list_families
     from qkv.model.build import build_model_spec
-    from qkv.pictures.tree import count_spec_parameters
+    from qkv.pictures.models.tree import count_spec_parameters
 
     all_families = list_families()
     sizes = {
@@ -162,9 +162,9 @@ def show(
     from rich.text import Text
 
     from qkv.model.parameters import build_meta_network
-    from qkv.pictures.diagram import render_diagram_svg
-    from qkv.pictures.patterns import MASKED_MARK, VISIBLE_MARK
-    from qkv.pictures.tree import (
+    from qkv.pictures.models.diagram import render_diagram_svg
+    from qkv.pictures.models.patterns import MASKED_MARK, VISIBLE_MARK
+    from qkv.pictures.models.tree import (
         build_module_tree,
         count_layers,
         count_spec_parameters,

@@ -23,7 +23,7 @@ from qkv.cli.flags import (
     drop_none,
 )
 from qkv.formatting import format_count
-from qkv.pictures.token_text import CONTROL_PICTURES
+from qkv.pictures.drawing.token_text import CONTROL_PICTURES
 from qkv.staging import check_new_folder, write_folder
 from qkv.validate import check_text_length
 

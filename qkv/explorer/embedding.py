@@ -13,10 +13,10 @@ from torch import Tensor
 
 from qkv.attention_weights import Paths
 from qkv.explorer.explorer import Explorer, quantize_weights
-from qkv.explorer.inputs import join_notices
-from qkv.explorer.patterns import list_layer_masks
-from qkv.explorer.score_parts import get_position_name, list_score_parts
-from qkv.explorer.trace import WHOLE, Trace
+from qkv.explorer.inputs.builder import join_notices
+from qkv.explorer.trace.patterns import list_layer_masks
+from qkv.explorer.trace.score_parts import get_position_name, list_score_parts
+from qkv.explorer.trace.trace import WHOLE, Trace
 from qkv.nn.attention_record import DotProductRecord
 
 MAX_PAGE_BYTES = 2**26  # of encoded arrays

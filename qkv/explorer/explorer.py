@@ -16,13 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.explorer.beams import search_beams
-from qkv.explorer.examples import list_examples
-from qkv.explorer.generation import run_step
-from qkv.explorer.images import hash_image, open_uploaded_image, reads_clips
-from qkv.explorer.inputs import MAX_TOKENS, InputBuilder, UserInput
-from qkv.explorer.patterns import list_layer_masks
-from qkv.explorer.requests import (
+from qkv.explorer.generation.beams import search_beams
+from qkv.explorer.generation.steps import run_step
+from qkv.explorer.inputs.builder import MAX_TOKENS, InputBuilder, UserInput
+from qkv.explorer.inputs.examples import list_examples
+from qkv.explorer.inputs.images import hash_image, open_uploaded_image, reads_clips
+from qkv.explorer.server.requests import (
     parse_flag,
     parse_heads,
     parse_integer,
@@ -31,8 +30,9 @@ from qkv.explorer.requests import (
     read_text,
     read_token_ids,
 )
-from qkv.explorer.score_parts import ScorePart, list_score_parts
-from qkv.explorer.trace import MAX_RECORD_BYTES, Trace
+from qkv.explorer.trace.patterns import list_layer_masks
+from qkv.explorer.trace.score_parts import ScorePart, list_score_parts
+from qkv.explorer.trace.trace import MAX_RECORD_BYTES, Trace
 from qkv.explorer.view_settings import ViewSettings
 from qkv.model.model import Model
 from qkv.nn.recurrent import RecurrentStack

@@ -11,24 +11,24 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from qkv.explorer.alignment import align_words
-from qkv.explorer.beams import search_beams
-from qkv.explorer.generation import run_steps
-from qkv.explorer.inputs import InputBuilder, UserInput
-from qkv.explorer.patterns import LayerMask, list_layer_masks
-from qkv.explorer.score_parts import list_score_parts
-from qkv.explorer.trace import WHOLE, AttentionInfo, Trace
+from qkv.explorer.generation.beams import search_beams
+from qkv.explorer.generation.steps import run_steps
+from qkv.explorer.inputs.builder import InputBuilder, UserInput
+from qkv.explorer.trace.alignment import align_words
+from qkv.explorer.trace.patterns import LayerMask, list_layer_masks
+from qkv.explorer.trace.score_parts import list_score_parts
+from qkv.explorer.trace.trace import WHOLE, AttentionInfo, Trace
 from qkv.explorer.view_settings import ViewSettings, find_image
-from qkv.pictures.beams import BeamHypothesis, render_beams_svg
-from qkv.pictures.candidates import CandidateStep, TokenCandidate, render_candidates_svg
-from qkv.pictures.heads import render_heads_svg
-from qkv.pictures.image_weights import ImageWeights, render_image_weights_svg
-from qkv.pictures.matrix import WeightMatrix, render_matrices_svg
-from qkv.pictures.model_grid import MAX_THUMBNAIL_CELLS, render_model_grid_svg
-from qkv.pictures.neurons import render_neurons_svg
-from qkv.pictures.pattern_masks import render_pattern_masks_svg
-from qkv.pictures.patterns import format_index_ranges
-from qkv.pictures.token_text import format_token, make_visible
+from qkv.pictures.drawing.token_text import format_token, make_visible
+from qkv.pictures.models.patterns import format_index_ranges
+from qkv.pictures.views.beams import BeamHypothesis, render_beams_svg
+from qkv.pictures.views.candidates import CandidateStep, TokenCandidate, render_candidates_svg
+from qkv.pictures.views.heads import render_heads_svg
+from qkv.pictures.views.image_weights import ImageWeights, render_image_weights_svg
+from qkv.pictures.views.matrix import WeightMatrix, render_matrices_svg
+from qkv.pictures.views.model_grid import MAX_THUMBNAIL_CELLS, render_model_grid_svg
+from qkv.pictures.views.neurons import render_neurons_svg
+from qkv.pictures.views.pattern_masks import render_pattern_masks_svg
 
 PICTURE_PATTERN_SIZE = 32  # queries of a mask
 MAX_LABELED_TOKENS = 400  # of a matrix or of lines

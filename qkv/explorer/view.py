@@ -9,10 +9,10 @@ from pathlib import Path
 from qkv.attention_weights import Paths
 from qkv.explorer.embedding import build_embedded_config
 from qkv.explorer.explorer import Explorer, NamedModel
-from qkv.explorer.inputs import InputBuilder, UserInput
-from qkv.explorer.page import render_page
+from qkv.explorer.inputs.builder import InputBuilder, UserInput
 from qkv.explorer.picture import PictureInput, render_picture, render_png
-from qkv.explorer.trace import Trace
+from qkv.explorer.server.page import render_page
+from qkv.explorer.trace.trace import Trace
 from qkv.explorer.view_settings import COMPARED_VIEWS, ViewSettings
 from qkv.model.load import load
 from qkv.model.model import Model

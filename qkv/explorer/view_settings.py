@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from qkv.explorer.beams import MAX_BEAMS, MAX_TREE_DEPTH
-from qkv.explorer.inputs import InputBuilder
-from qkv.explorer.labels import TokenSequence
-from qkv.explorer.trace import AttentionInfo, Trace
+from qkv.explorer.generation.beams import MAX_BEAMS, MAX_TREE_DEPTH
+from qkv.explorer.inputs.builder import InputBuilder
+from qkv.explorer.inputs.labels import TokenSequence
+from qkv.explorer.trace.trace import AttentionInfo, Trace
 from qkv.tasks.checks import check_boolean_settings, check_choice, check_string_settings
 from qkv.validate import check_number
 

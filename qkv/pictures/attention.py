@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qkv.pictures.matrix import WeightMatrix, render_matrices_svg
+from qkv.pictures.views.matrix import WeightMatrix, render_matrices_svg
 from qkv.tasks.alignment import Alignment
 
 

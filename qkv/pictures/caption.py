@@ -6,13 +6,13 @@ import math
 
 import torch
 
-from qkv.pictures.image_weights import (
+from qkv.pictures.drawing.svg import escape_xml, format_pixels
+from qkv.pictures.views.image_weights import (
     PANEL_GAP,
     PANEL_SIZE,
     PANEL_TITLE_HEIGHT,
     draw_image_panels,
 )
-from qkv.pictures.svg import escape_xml, format_pixels
 from qkv.tasks.write.caption import Caption
 
 MAX_CAPTION_SHADE = 0.85  # opacity over a place without weight

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from qkv.formatting import compute_ticks, format_count
-from qkv.pictures.svg import (
+from qkv.pictures.drawing.svg import (
     PAGE_MARGIN,
     SYSTEM_FONTS,
     SvgDrawing,

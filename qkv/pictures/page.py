@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qkv.pictures.attention import build_alignment_matrix, describe_alignment_layers
-from qkv.pictures.matrix import MATRIX_STYLE, draw_legend, draw_matrix
-from qkv.pictures.svg import escape_xml, format_svg_element
+from qkv.pictures.drawing.svg import escape_xml, format_svg_element
+from qkv.pictures.views.matrix import MATRIX_STYLE, draw_legend, draw_matrix
 from qkv.tasks.alignment import Alignment, TextSpan
 
 

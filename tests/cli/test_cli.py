@@ -167,7 +167,7 @@ def test_interrupted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("qkv.pictures.tree.count_spec_parameters", stop)
+    monkeypatch.setattr("qkv.pictures.models.tree.count_spec_parameters", stop)
     assert main(["families"]) == 130
     assert capsys.readouterr() == ("", "")
 

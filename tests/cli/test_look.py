@@ -15,12 +15,12 @@ import qkv
 from qkv.cli import look as look_module
 from qkv.cli import main
 from qkv.explorer.explorer import Explorer
-from qkv.explorer.server import bind_port
+from qkv.explorer.server.server import bind_port
 from tests.cli.test_read import bad, good
 from tests.explorer import models
+from tests.explorer.server.test_page import Document
 from tests.explorer.test_embedding import decode_array
-from tests.explorer.test_page import Document
-from tests.explorer.test_trace import look as compute_expected_weights
+from tests.explorer.trace.test_trace import look as compute_expected_weights
 
 FAMILIES = ("bert", "gpt2", "bart", "vit", "show-attend-tell", "lstm-seq2seq", "clip")
 TEXT = models.TEXT
@@ -56,7 +56,7 @@ def explore(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         def serve(explorer: Explorer, config: dict[str, Any], **settings: Any) -> None:
             served.update(settings, explorer=explorer, config=config)
 
-        monkeypatch.setattr("qkv.explorer.server.serve_explorer", serve)
+        monkeypatch.setattr("qkv.explorer.server.server.serve_explorer", serve)
         good(capsys, "look", *arguments)
         return served
 

@@ -11,9 +11,9 @@ from PIL import Image
 
 import qkv
 from qkv.explorer.explorer import Explorer, NamedModel
-from qkv.explorer.images import reads_clips
-from qkv.explorer.inputs import InputBuilder, TraceInputs, UserInput
-from qkv.explorer.trace import Trace
+from qkv.explorer.inputs.builder import InputBuilder, TraceInputs, UserInput
+from qkv.explorer.inputs.images import reads_clips
+from qkv.explorer.trace.trace import Trace
 from tests.support import saved_models, tiny
 
 TEXT, SECOND_TEXT, TARGET = "the cat sat on the mat", "a bird sang", "we saw the dog"

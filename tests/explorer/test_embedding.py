@@ -14,10 +14,10 @@ from torch import Tensor
 from qkv.explorer import embedding
 from qkv.explorer.embedding import build_embedded_config, encode_array
 from qkv.explorer.explorer import Explorer
-from qkv.explorer.trace import Trace
+from qkv.explorer.trace.trace import Trace
 from tests.explorer import models
-from tests.explorer.test_score_parts import get_parts
-from tests.explorer.test_trace import look
+from tests.explorer.trace.test_score_parts import get_parts
+from tests.explorer.trace.test_trace import look
 from tests.support.errors import assert_error
 
 

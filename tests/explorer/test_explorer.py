@@ -11,11 +11,11 @@ import torch
 
 from qkv.explorer import explorer as explorer_module
 from qkv.explorer.explorer import Explorer, NamedModel, UnknownTraceError
-from qkv.explorer.inputs import InputBuilder, UserInput
+from qkv.explorer.inputs.builder import InputBuilder, UserInput
 from qkv.explorer.view_settings import ViewSettings
 from tests.explorer import models
-from tests.explorer.test_images import encode
-from tests.explorer.test_trace import look
+from tests.explorer.inputs.test_images import encode
+from tests.explorer.trace.test_trace import look
 from tests.support import saved_models, tiny
 from tests.support.errors import assert_error
 
@@ -327,7 +327,7 @@ def test_examples_of_a_translation_model_have_its_languages() -> None:
 
 def test_threads_get_the_answers_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are computed again all the time, and traces of other threads come and go."""
-    monkeypatch.setattr("qkv.explorer.trace.MAX_RECORD_BYTES", 2000)
+    monkeypatch.setattr("qkv.explorer.trace.trace.MAX_RECORD_BYTES", 2000)
     explorer = models.build_explorer("bert")
     texts = ["the cat", "a bird sang in the tall tree", "we saw the dog"]
     expected = {}

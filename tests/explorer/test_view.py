@@ -13,13 +13,13 @@ import torch
 from PIL import Image
 
 import qkv
-from qkv.explorer.inputs import InputBuilder
+from qkv.explorer.inputs.builder import InputBuilder
 from qkv.explorer.view import View
 from qkv.explorer.view_settings import VIEW_NAMES
 from tests.explorer import models
+from tests.explorer.server.test_page import Document
 from tests.explorer.test_embedding import decode_array
-from tests.explorer.test_page import Document
-from tests.explorer.test_trace import look
+from tests.explorer.trace.test_trace import look
 from tests.support.errors import assert_error
 
 # The views of each architecture.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qkv.explorer.inputs import InputBuilder
+from qkv.explorer.inputs.builder import InputBuilder
 from qkv.explorer.view_settings import VIEW_NAMES, ViewSettings
 from tests.explorer import models
 from tests.support.errors import assert_error

@@ -11,8 +11,8 @@ from html.parser import HTMLParser
 import pytest
 
 from qkv.pictures.attention import render_attention_svg, render_svg
-from qkv.pictures.matrix import LEGEND_WEIGHTS, MAX_WORD_CHARACTERS
 from qkv.pictures.page import render_html
+from qkv.pictures.views.matrix import LEGEND_WEIGHTS, MAX_WORD_CHARACTERS
 from qkv.tasks.alignment import Alignment, TextSpan
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -13,7 +13,7 @@ from qkv.families import FAMILY_NAMES, get_family, list_families
 from qkv.families.family import Family
 from qkv.formatting import format_count
 from qkv.model.build import build_model_spec
-from qkv.pictures.tree import count_spec_parameters
+from qkv.pictures.models.tree import count_spec_parameters
 from qkv.spec import DualSpec, Spec
 from qkv.tasks.registry import TASK_CLASSES, get_task_requirement
 from tools.pages.page import ROOT, Page, format_table, split_sections

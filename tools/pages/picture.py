@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import NamedTuple
 
-from qkv.pictures import patterns
+from qkv.pictures.models import patterns
 from qkv.spec import Causal, DualSpec, Full, Pattern, Spec, StackSpec
 
 GRID_SIZE = 16  # queries

@@ -20,7 +20,7 @@ from qkv.experiments.table import Measurement
 from qkv.experiments.training import build_cell_model
 from qkv.memory import is_memory_error
 from qkv.nn.network import Network
-from qkv.pictures.tree import count_parameters
+from qkv.pictures.models.tree import count_parameters
 
 BYTE_VALUES = 256
 

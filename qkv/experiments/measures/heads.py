@@ -21,7 +21,7 @@ from qkv.experiments.translation import Translator, train_translator
 from qkv.experiments.word_alignment import WordAligner
 from qkv.nn.attention import Attention
 from qkv.pictures.attention import render_attention_svg
-from qkv.pictures.tree import count_parameters
+from qkv.pictures.models.tree import count_parameters
 from qkv.staging import write_file
 from qkv.text import Tokenizer
 

@@ -20,7 +20,7 @@ from qkv.experiments.training import (
 )
 from qkv.files import read_text_file
 from qkv.nn.attention import Attention
-from qkv.pictures.tree import count_parameters
+from qkv.pictures.models.tree import count_parameters
 
 VALIDATION_FRACTION = 0.1  # the end of the text
 SHORTEST_TEXT = 2000  # characters

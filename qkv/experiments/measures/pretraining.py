@@ -13,7 +13,7 @@ from qkv.experiments.recipe_training import train_from_recipe
 from qkv.experiments.table import Measurement
 from qkv.files import read_text_file
 from qkv.model.model import Model
-from qkv.pictures.tree import count_parameters
+from qkv.pictures.models.tree import count_parameters
 from qkv.text import Tokenizer
 from qkv.train.evaluate.evaluate_model import evaluate
 

@@ -18,7 +18,7 @@ from qkv.experiments.training import (
     train_network,
 )
 from qkv.nn.network import Network
-from qkv.pictures.tree import count_parameters
+from qkv.pictures.models.tree import count_parameters
 
 NUM_VALUES = 16  # random tokens; two more mark the token to retrieve and the question
 MARK = NUM_VALUES

@@ -11,7 +11,7 @@ from qkv.experiments.measures import CellContext
 from qkv.experiments.table import Measurement
 from qkv.experiments.translation import Translator, train_translator
 from qkv.pictures.attention import render_svg
-from qkv.pictures.tree import count_parameters
+from qkv.pictures.models.tree import count_parameters
 from qkv.staging import write_file
 from qkv.tasks.alignment import Alignment
 

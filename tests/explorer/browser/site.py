@@ -12,10 +12,10 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from qkv.explorer.app import create_app, list_loopback_hosts
 from qkv.explorer.explorer import Explorer, NamedModel
-from qkv.explorer.inputs import UserInput
-from qkv.explorer.server import LOOPBACK_ADDRESS, bind_port
+from qkv.explorer.inputs.builder import UserInput
+from qkv.explorer.server.app import create_app, list_loopback_hosts
+from qkv.explorer.server.server import LOOPBACK_ADDRESS, bind_port
 from qkv.explorer.view_settings import ViewSettings
 from tests.explorer.browser.models import GIVEN, TEXT, load_model, name_model
 

@@ -1,0 +1,1 @@
+"""Generation, token by token and as the tree of a beam search."""

@@ -1,0 +1,1 @@
+"""What pictures are drawn with: SVG elements, colors, images of matrices, tokens as text."""

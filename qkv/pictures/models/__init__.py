@@ -1,0 +1,1 @@
+"""Models in words and pictures: trees of modules, diagrams, attention patterns."""

@@ -1,0 +1,1 @@
+"""The pictures of the explorer: heads, matrices, neurons, candidates, beams, masks, images."""
