@@ -171,9 +171,8 @@ class Gaussian(Score):
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         sigma = self.sigma()
-        origin = prepared[
-            ..., :1, :
-        ].detach()  # numbers far from zero, such as years, keep their digits
+        # Numbers far from zero, such as years, keep their digits. No masked key may move the origin.
+        origin = query.detach().mean(-2, keepdim=True).nan_to_num(0.0, 0.0, 0.0)
         query, keys = (query - origin) / sigma, (prepared - origin) / sigma
         squares = query.square().sum(-1)[..., :, None] + keys.square().sum(-1)[..., None, :]
         return query @ keys.transpose(-1, -2) - squares / 2

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import lzma
 import os
+import re
 import warnings
 import zlib
 from collections import Counter
@@ -30,6 +31,7 @@ MAX_WORD_BYTES = 2**16
 READ_BYTES = 2**22
 LINES_AT_ONCE = 1000
 BOM = b"\xef\xbb\xbf"
+NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 VectorArray = NDArray[np.float32]
 
 
@@ -142,8 +144,11 @@ class VectorReader:
         while lines := list(islice(rows, LINES_AT_ONCE)):
             if vector_size is None:
                 counts = Counter(row.count(b" ") for _, row in lines)
-                vector_size = max(counts, key=lambda size: (counts[size], size))
-                self.size_source = "most lines have"
+                vector_size = max(counts, key=lambda size: (counts[size], -size))
+                is_most = counts[vector_size] * 2 > len(lines)
+                self.size_source = "most lines have" if is_most else "another line has"
+                if all(map(is_number_text, lines[0][1].split())):
+                    self.size_source += "; is line 1 meant as a header?"
                 if not 0 < vector_size <= MAX_VECTOR_SIZE:
                     raise ValueError(
                         f"{self.path}, line 1: {shorten_repr(lines[0][1][:80])}, expected a word and "
@@ -174,13 +179,15 @@ class VectorReader:
             return word, numbers
         first, *fields = row.split(b" ")
         fields = [field for field in fields if field]
-        extra_fields = fields[:-vector_size]
-        if len(fields) < vector_size or any(map(is_numeric, extra_fields)):
-            is_header = number == 1 and all(map(is_numeric, [first, *fields]))
-            hint = "; is it meant as a header?" if is_header else ""
+        extra_fields, numbers = fields[:-vector_size], fields[-vector_size:]
+        is_whole = not any(
+            map(is_decimal, numbers)
+        )  # without points, a number of a word looks like theirs
+        is_part = is_number_text if is_whole else is_decimal
+        if len(fields) < vector_size or any(map(is_part, extra_fields)):
             raise ValueError(
                 f"{self.path}, line {number}: {len(fields)} numbers after the word "
-                f"{shorten_repr(decode(first))}, expected {vector_size}, as {self.size_source}{hint}"
+                f"{shorten_repr(decode(first))}, expected {vector_size}, as {self.size_source}"
             )
         return b" ".join([first, *extra_fields]), b" ".join(fields[-vector_size:])
 
@@ -275,13 +282,14 @@ def decode(word: bytes) -> str:
     return word.decode("utf-8", errors="replace")
 
 
-def is_numeric(field: bytes) -> bool:
-    """Return whether a field of a row is a number rather than a part of a word."""
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
+def is_number_text(field: bytes) -> bool:
+    """Return whether a field of a row is a number, rather than a part of a word such as "nan"."""
+    return NUMBER.fullmatch(field) is not None
+
+
+def is_decimal(field: bytes) -> bool:
+    """Return whether a field is a number with a point or an exponent, as nearly all files have."""
+    return is_number_text(field) and not field.lstrip(b"+-").isdigit()
 
 
 def parse_numbers(rows: list[bytes], vector_size: int) -> VectorArray | None:

@@ -132,6 +132,30 @@ def test_the_gaussian_of_numbers_far_from_zero_is_exact() -> None:
         torch.testing.assert_close(gradients, expected_gradients, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e20, 200.0])
+def test_a_masked_key_does_not_change_gaussian_weights(value: float) -> None:
+    """Padding, also in half precision."""
+    dtype = torch.float16 if value == 200 else torch.float32
+    query, keys = torch.randn(3, 8, dtype=dtype), torch.randn(5, 8, dtype=dtype)
+    score = build_score("gaussian", query_width=8, key_width=8, sigma=1.0)
+    expected = score(query, keys[1:]).softmax(-1)
+    keys[0] = value
+    scores = score(query, score.prepare_keys(keys))[:, 1:]
+    torch.testing.assert_close(scores.softmax(-1), expected)
+    query[1] = math.nan
+    assert score(query, keys[1:])[[0, 2]].isfinite().all()
+
+
+def test_gaussian_scores_in_half_precision() -> None:
+    torch.manual_seed(0)
+    query, keys = torch.randn(16, 64), torch.randn(32, 64)
+    score = build_score("gaussian", query_width=64, key_width=64)
+    expected = score(query, keys)
+    for dtype, bound in ((torch.float16, 0.006), (torch.bfloat16, 0.045)):
+        error = score(query.to(dtype), keys.to(dtype)).float() - expected
+        assert error.square().mean().sqrt() < bound
+
+
 def test_new_scores_are_of_the_size_of_the_scaled_dot_product() -> None:
     """Initial parameters neither saturate a softmax nor make it uniform."""
     torch.manual_seed(0)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from qkv.words import WordVectors, load
+from qkv.words.write import write_vectors
 from tests.support.errors import assert_error
 
 Write = Callable[..., Path]
@@ -111,6 +112,18 @@ def test_words_with_spaces_and_digits(write: Write) -> None:
     check(load(write(b"5 3\n" + content)), words, rows)
 
 
+@pytest.mark.parametrize("word", ["area 51", "my nan", "to infinity", "one 1_000", "3 1 2"])
+@pytest.mark.parametrize("format", ["word2vec", "glove"])
+def test_words_with_numbers_are_read_as_they_are_written(
+    word: str, format: str, tmp_path: Path
+) -> None:
+    words = ["the", word, "cat"]
+    vectors = torch.randn(3, 4)
+    vectors[1, 0] = 1
+    write_vectors(tmp_path / "vectors.txt", words, vectors, format=format)
+    check(load(tmp_path / "vectors.txt"), words, vectors.tolist())
+
+
 def test_unicode_spaces_are_part_of_words(write: Write) -> None:
     check(
         load(write("a\u00a0b 1 2\n\u3000 3 4\n".encode())), ["a\u00a0b", "\u3000"], [[1, 2], [3, 4]]
@@ -141,12 +154,12 @@ def test_limit(write: Write) -> None:
         (b"2 3\nthe 1 2 3\ncat 1.5 2.5 3.5 4.5\n", ["line 3", "4 numbers", "expected 3"]),
         (b"a 1 2\nb 1 2\nc 1\n", ["line 3", "1 numbers", "expected 2"]),
         (b"2 3\nthe 1 2 3\ncat 1 2 3 4\n", ["line 3", "4 numbers", "'cat'", "3, as the header says"]),
-        (b"2 3\nthe 0.1 0.2 0.3\ncat 1 0.2 0.3 0.4\n", ["line 3", "4 numbers", "expected 3"]),
+        (b"2 3\nthe 0.1 0.2 0.3\ncat 0.1 0.2 0.3 0.4\n", ["line 3", "4 numbers", "expected 3"]),
         (b"4 3\na 1 2 3\nb 4 5 6\nc 7 8 9 10\nd 1 2 3\n", ["line 4", "4 numbers", "expected 3"]),
         (b"3 2\nthe 1 0 1\ncat 0 1 1\ndog 1 1 0\n", ["line 2", "3 numbers", "2, as the header says"]),
-        (b"-1 3\nthe 1 2 3\n", ["line 1", "'-1'", "expected 3", "is it meant as a header?"]),
-        (b"9" * 23 + b" 3\nthe 1 2 3\n", ["line 1", "expected 3", "is it meant as a header?"]),
-        (b"3.0 3\nthe 1 2 3\ncat 1 2 3\n", ["line 1", "'3.0'", "is it meant as a header?"]),
+        (b"-1 3\nthe 1 2 3\n", ["line 2", "3 numbers", "another line has; is line 1 meant as a header?"]),
+        (b"9" * 23 + b" 3\nthe 1 2 3\n", ["line 2", "'the'", "is line 1 meant as a header?"]),
+        (b"3.0 3\nthe 1 2 3\ncat 1 2 3\n", ["line 1", "'3.0'", "most lines have", "a header?"]),
         (b"a 1 2\nb 1 nan\n", ["line 2", "'b'", "NaN or infinite"]),
         (b"a 1 2\nb 1 -inf\n", ["line 2", "'b'", "NaN or infinite"]),
         (b"a 1 2\nb 1 1e99\n", ["line 2", "'b'", "NaN or infinite"]),
