@@ -220,7 +220,7 @@ def _resolve_model(
     from qkv.model.foreign.formats import find_foreign_format
     from qkv.model.hub import find_model_folder
     from qkv.model.load import load
-    from qkv.model.training_checkpoint import find_run_model
+    from qkv.model.training_checkpoint import find_settings_folder
     from qkv.model.transforms.sentence_transformers import find_transformer_folder
 
     has_config = (Path(model) / "config.json").is_file()
@@ -248,17 +248,18 @@ def _resolve_model(
             "" if "/" in model else f"; and not a family, expected one of {', '.join(FAMILY_NAMES)}"
         )
         raise ValueError(f"{error}{hint}") from None
-    path = find_run_model(path) or path
+    name = path.resolve().name
+    path = find_settings_folder(path)
     if adapter is not None or is_adapter(path) or find_foreign_format(path):
         loaded = load(model, adapter=adapter, device="cpu")
-        return path.name, loaded.family, loaded.spec, loaded.net
+        return name, loaded.family, loaded.spec, loaded.net
     config = read_json_object(find_transformer_folder(path) / "config.json")
     try:
         family, arguments, variant = parse_config(config)
         spec = build_model_spec(family, arguments, variant)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return path.resolve().name, family, spec, None
+    return name, family, spec, None
 
 
 # --- export ---
@@ -393,6 +394,7 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
     from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
     from qkv.model.foreign.formats import find_foreign_format
     from qkv.model.load import load
+    from qkv.model.training_checkpoint import find_run_model
     from qkv.model.transforms.sentence_transformers import find_transformer_folder
     from qkv.weights.tensors import WEIGHT_FILES
 
@@ -403,6 +405,8 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
     if foreign_format := find_foreign_format(path):
         return foreign_format.load(path), foreign_format.name
     model = load(path, device="cpu")
+    if find_run_model(path) is not None:
+        return model, "training checkpoint"
     folder = find_transformer_folder(path)
     weights_file = next(name for name in WEIGHT_FILES if (folder / name).exists())
     shards = " in shards" if weights_file.endswith(".index.json") else ""
@@ -433,10 +437,11 @@ def merge(model: str, /, *, out: OutputPath, adapter: str | None = None) -> None
     from qkv.model.adapters.config import find_base_model, is_adapter
     from qkv.model.hub import find_model_folder
     from qkv.model.load import load
+    from qkv.model.training_checkpoint import find_settings_folder
     from qkv.nn.lora import merge_lora
 
     check_new_folder(out)
-    path = find_model_folder(model, None)
+    path = find_settings_folder(find_model_folder(model, None))
     if adapter is None and not is_adapter(path):
         raise ValueError(f"{model}: a model without an adapter; expected --adapter and its folder")
     base = find_base_model(path)[1] if is_adapter(path) else path

@@ -281,11 +281,12 @@ def open_tokenizer(folder: str) -> Tokenizer:
     """Load the tokenizer of a folder or hub id."""
     from qkv.text import Tokenizer
 
-    if not Path(folder).exists():
-        from qkv.model.hub import find_model_folder
+    if Path(folder).exists() and not Path(folder, "state.json").exists():
+        return Tokenizer.load(folder)
+    from qkv.model.hub import find_model_folder
+    from qkv.model.training_checkpoint import find_settings_folder
 
-        return Tokenizer.load(find_model_folder(folder, None))
-    return Tokenizer.load(folder)
+    return Tokenizer.load(find_settings_folder(find_model_folder(folder, None)))
 
 
 def color_tokens(tokens: list[str], encoding: Encoding) -> Text:

@@ -20,6 +20,7 @@ from qkv.model.hub import find_model_folder
 from qkv.model.label_names import set_label_names
 from qkv.model.load import load_folder
 from qkv.model.model import Model
+from qkv.model.training_checkpoint import find_settings_folder
 from qkv.model.transforms.heads import replace_head
 from qkv.model.transforms.pooling import Pooling
 from qkv.nn.lora import add_lora, lora_layers
@@ -76,8 +77,12 @@ def prepare_image_tokenizer(recipe: Recipe, records: Iterable[Record]) -> ImageT
     """Load the image tokenizer of the recipe or of its model, else train one on the images."""
     config = recipe.image_tokenizer
     if config is None:
-        folder = recipe.model.load and find_model_folder(recipe.model.load, None)
-        return find_image_tokenizer(folder) if folder else None
+        name = recipe.model.load
+        return (
+            find_image_tokenizer(find_settings_folder(find_model_folder(name, None)))
+            if name
+            else None
+        )
     if recipe.model.load:
         raise ValueError(
             f"image_tokenizer with model.load {recipe.model.load!r}, whose image tokenizer is used as "
@@ -110,7 +115,7 @@ def find_tokenizer_folder(recipe: Recipe) -> Path | None:
     model = recipe.model
     model_names = [model.adapter, model.load or recipe.objective.settings.get("teacher")]
     names = [recipe.tokenizer.load] if recipe.tokenizer.load else model_names
-    folders = [find_model_folder(name, None) for name in names if name]
+    folders = [find_settings_folder(find_model_folder(name, None)) for name in names if name]
     if folders and is_adapter(folders[-1]):
         folders.append(find_base_model(folders[-1])[1])
     last_folder = folders[-1] if folders else None

@@ -179,17 +179,15 @@ class VectorReader:
             return word, numbers
         first, *fields = row.split(b" ")
         fields = [field for field in fields if field]
-        extra_fields, numbers = fields[:-vector_size], fields[-vector_size:]
-        is_whole = not any(
-            map(is_decimal, numbers)
-        )  # without points, a number of a word looks like theirs
-        is_part = is_number_text if is_whole else is_decimal
+        extra_fields, vector = fields[:-vector_size], fields[-vector_size:]
+        # Where the vector has decimals, a whole number before it is a part of the word, as in "area 51".
+        is_part = is_decimal if any(map(is_decimal, vector)) else is_number_text
         if len(fields) < vector_size or any(map(is_part, extra_fields)):
             raise ValueError(
                 f"{self.path}, line {number}: {len(fields)} numbers after the word "
                 f"{shorten_repr(decode(first))}, expected {vector_size}, as {self.size_source}"
             )
-        return b" ".join([first, *extra_fields]), b" ".join(fields[-vector_size:])
+        return b" ".join([first, *extra_fields]), b" ".join(vector)
 
     # --- binary ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -48,8 +49,39 @@ def test_two_steps_are_compared(run: Path, capsys: Capture) -> None:
     arguments = ("the cat", "--model", STEP, "--compare", "run/checkpoints/00000006")
     assert qkv.cli.main(["look", *arguments, "--save", "steps.svg"]) == 0
     assert STEP in Path("steps.svg").read_text()
-    capsys.readouterr()
-    assert "decoder" in good(capsys, "show", STEP)
+
+
+def test_commands_open_a_checkpoint(run: Path, capsys: Capture) -> None:
+    assert "00000002: decoder" in good(capsys, "show", STEP)
+    assert json.loads(good(capsys, "tokenizer", "show", STEP, "the cat", "--json"))["tokens"]
+    assert "training checkpoint" in good(capsys, "export", STEP, "exported")
+    for name, parameter in qkv.load("exported").net.named_parameters():
+        assert torch.equal(parameter, qkv.load(STEP).net.get_parameter(name))
+    Path("next.toml").write_text(
+        f'[model]\nload = "{STEP}"\n[data]\ntrain = "text.txt"\nmax_length = 8\nbatch_size = 2\n'
+        '[objective]\nname = "causal-lm"\n[train]\nsteps = 1\n'
+    )
+    assert qkv.cli.main(["train", "next.toml"]) == 0
+    assert qkv.load("runs/next/last").tokenizer is not None
+
+
+def test_the_average_of_the_weights(tmp_path: Path) -> None:
+    """As in the saved models of the run."""
+    arguments = ["--run", "average", "--train.save_every", "2", "--train.ema_decay", "0.5"]
+    assert qkv.cli.main(["train", "tiny.toml", *arguments]) == 0
+    last, checkpoint = (
+        qkv.load(f"average/{folder}") for folder in ("last", "checkpoints/00000006")
+    )
+    raw = read_safetensors(tmp_path / "average/checkpoints/00000006/net.safetensors")
+    for name, parameter in checkpoint.net.named_parameters():
+        assert torch.equal(parameter, last.net.get_parameter(name))
+        assert not torch.equal(parameter, raw[name])
+
+
+def test_a_model_folder_with_files_of_a_checkpoint_is_a_model(run: Path) -> None:
+    for name in ("net.safetensors", "state.json"):
+        shutil.copy(Path(STEP) / name, run / "last")
+    assert qkv.load(run / "last").tokenizer is not None
 
 
 @pytest.mark.parametrize("prefix", ["discriminator.", "student."])

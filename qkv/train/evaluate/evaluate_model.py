@@ -23,6 +23,7 @@ from qkv.model.hub import find_model_folder
 from qkv.model.label_names import get_label_names
 from qkv.model.load import load
 from qkv.model.model import Model
+from qkv.model.training_checkpoint import find_settings_folder
 from qkv.model.transforms.heads import replace_head
 from qkv.train.config import TrainConfig
 from qkv.train.evaluate.evaluation_loop import (
@@ -153,7 +154,7 @@ def evaluate_checkpoint(
     model = apply_model_overrides(model, recipe, parse_recipe(text, Path(name)))
     objective_name = choose_objective(model, recipe.objective.name or None)
     settings = infer_objective_settings(model, objective_name) | recipe.objective.settings
-    generator_folder = find_model_folder(name, None) / GENERATOR_FOLDER
+    generator_folder = find_settings_folder(find_model_folder(name, None)) / GENERATOR_FOLDER
     if generator_folder.is_dir():
         settings.setdefault("generator", str(generator_folder))
     data = recipe.data
