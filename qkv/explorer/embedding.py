@@ -40,8 +40,10 @@ def build_embedded_config(
 
     The weights have 16 bits, or 8 in a page that would be too large; queries and keys are left out if
     there is no room for them. A notice says so."""
-    selected = select_paths(trace, paths)
-    traces = {trace: selected} | ({} if other is None else {other: select_paths(other, paths)})
+    selected = select_paths(trace, paths, explorer.main.name)
+    traces = {trace: selected}
+    if other is not None and explorer.other is not None:
+        traces[other] = select_paths(other, paths, explorer.other.name)
     num_weights = sum(count_weights(x, path) for x, names in traces.items() for path in names)
     limit = int(MAX_PAGE_BYTES / ENCODED_BYTES)
     num_bytes = 2 if num_weights * 2 <= limit else 1
@@ -81,12 +83,17 @@ def encode_trace(trace: Trace, paths: list[str], num_bytes: int) -> dict[str, An
     }
 
 
-def select_paths(trace: Trace, paths: Paths) -> list[str]:
-    """Return the paths of the attentions that match."""
-    is_selected = paths if callable(paths) else re.compile(paths or ".*").fullmatch
+def select_paths(trace: Trace, paths: Paths, name: str) -> list[str]:
+    """Return the paths of the attentions of a model that match."""
+    try:
+        is_selected = paths if callable(paths) else re.compile(paths or ".*").fullmatch
+    except re.error as error:
+        raise ValueError(f"paths={paths!r} is not a regular expression: {error}") from None
     selected = [path for path in trace.shapes if is_selected(path)]
     if not selected:
-        raise ValueError(f"paths={paths!r} matches none of the paths {', '.join(trace.shapes)}")
+        raise ValueError(
+            f"{name}: paths={paths!r} matches none of the paths {', '.join(trace.shapes)}"
+        )
     return selected
 
 

@@ -69,6 +69,7 @@ class Explorer:
         self.start_image: str | None = None  # of the page's first trace; it is always kept
         self.trace_ids = itertools.count(1)
         self.lock = threading.Lock()  # a model runs one request at a time
+        self.images_lock = threading.Lock()
 
     def describe_model(self) -> dict[str, Any]:
         """Return what the page shows of the main model, and which views it offers."""
@@ -116,12 +117,13 @@ class Explorer:
 
     def add_image(self, data: bytes) -> dict[str, Any]:
         """Keep an uploaded image, and return its name in other requests."""
-        image = open_uploaded_image(data, reads_clips(self.main.inputs.model))
+        image = open_uploaded_image(data, self.main.inputs.model)
         name = hash_image(data)
-        self.images[name] = image
-        uploaded = [other for other in self.images if other != self.start_image]
-        for other in uploaded[: max(len(uploaded) - MAX_IMAGES, 0)]:
-            del self.images[other]
+        with self.images_lock:
+            self.images[name] = image
+            uploaded = [other for other in self.images if other != self.start_image]
+            for other in uploaded[: max(len(uploaded) - MAX_IMAGES, 0)]:
+                del self.images[other]
         return {"image": name}
 
     def trace(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,10 @@ class View:
         if other is not None:
             target = self.trace.inputs.target or user_input.target
             other_input = other.inputs.select(replace(user_input, target=target))
-            self.other_trace = Trace(other.inputs.model, other.inputs.build(other_input))
+            try:
+                self.other_trace = Trace(other.inputs.model, other.inputs.build(other_input))
+            except ValueError as error:
+                raise ValueError(f"{other.name}: {error}") from None
         settings.check(self.trace)
         if self.other_trace is not None and self.picture_view in COMPARED_VIEWS:
             settings.check(self.other_trace)
@@ -62,6 +65,9 @@ class View:
         config["trace"] |= {"text": self.user_input.text, "text_pair": self.user_input.text_pair}
         settings = replace(self.settings, view=self.picture_view)
         config["state"] = settings.build_state(self.trace)
+        path = config["state"].get("path")
+        if path is not None and path not in config["weights"]:
+            raise ValueError(f"paths={self.paths!r} leaves out {path}, the attention of the view")
         return render_page(config, is_saved=True).html
 
     def svg(self) -> str:

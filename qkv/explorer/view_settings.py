@@ -58,6 +58,8 @@ class ViewSettings:
             )
         if self.rollout and self.view not in (None, "matrix"):
             raise ValueError(f"rollout with the view {self.view!r}: expected the view 'matrix'")
+        if self.rollout and is_comparison:
+            raise ValueError("rollout of two models, expected one: remove compare")
         if self.view == "compare" and not is_comparison:
             raise ValueError("view 'compare': expected a second model to compare with")
         for name in ("path", "layer", "head", "query"):
@@ -82,12 +84,18 @@ class ViewSettings:
             return self.view
         if self.rollout:
             return "matrix"
-        if self.path is not None:
-            return "alignment" if "cross" in self.path else "head"
+        default = "head"
         if any(sequence.grid for sequence in trace.sequences.values()):
-            return "image"
-        has_cross = any(info.kind == "cross" for info in trace.attentions.values())
-        return "alignment" if has_cross else "head"
+            default = "image"
+        elif any(info.kind == "cross" for info in trace.attentions.values()):
+            default = "alignment"
+        if self.path is None or default == "head":
+            return default
+        trace.check_path(self.path)
+        info = trace.attentions[self.path]
+        if info in list_view_attentions(trace, default):
+            return default
+        return "alignment" if info.kind == "cross" else "head"
 
     def find_attention(self, trace: Trace) -> AttentionInfo:
         """Return the attention of the path, or of the layer among those that the view shows."""

@@ -180,7 +180,11 @@ def check_result(
         assert isinstance(result, Tensor)
         torch.broadcast_shapes(result.shape, shape)
         return
-    if not isinstance(result, Tensor) or result.dtype != dtype or not fits(result.shape, shape):
+    if (
+        not isinstance(result, Tensor)
+        or not (result.dtype == dtype or is_autocast(result))
+        or not fits(result.shape, shape)
+    ):
         problem = describe_tensor(result)
     elif not result.isfinite().all():
         problem = "NaN or infinite values"
@@ -191,6 +195,11 @@ def check_result(
         f"the {argument} function {name} returned {problem}: expected finite numbers of shape {shape} "
         f"and {dtype}; `mask` excludes keys"
     )
+
+
+def is_autocast(result: Tensor) -> bool:
+    """Return whether a tensor of floats may have the dtype of autocast."""
+    return result.is_floating_point() and torch.is_autocast_enabled(result.device.type)
 
 
 def fits(actual: tuple[int, ...], shape: tuple[int, ...]) -> bool:

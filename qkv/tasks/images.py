@@ -58,9 +58,11 @@ def read_clip_frames(model: Model, clip: ImageInput) -> list[ImageInput]:
     limit = model.args.get("max_positions")
     frames = open_frames(clip, limit) if isinstance(clip, str | Path) else clip
     if not isinstance(frames, list | np.ndarray) or not len(frames):
+        is_empty = isinstance(frames, list | np.ndarray)
+        problem = "has no frames" if is_empty else f"is of type {type(frames).__name__}"
         raise ValueError(
-            f"a clip is a {type(frames).__name__}, expected the path of an animated image or of a "
-            "folder of images, or an array (frames, height, width)"
+            f"a clip {problem}, expected the path of an animated image or of a folder of images, a list of "
+            "images, or an array (frames, height, width)"
         )
     check_num_frames("a clip", len(frames), limit)
     return list(frames)

@@ -142,6 +142,7 @@ def test_paths_select_attentions(paths: Any, count: int) -> None:
 def test_paths_without_attention_are_refused() -> None:
     for paths in ("encoder", "x", lambda path: False):
         assert_error(lambda: embed("bert", paths), "matches none of", "encoder.layers.1.attention")  # noqa: B023
+    assert_error(lambda: embed("bert", "["), "paths='['", "is not a regular expression")
 
 
 def test_large_pages_have_weights_of_8_bits_and_then_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,6 +233,15 @@ def test_images_are_kept_under_their_names(monkeypatch: pytest.MonkeyPatch) -> N
     assert [*explorer.images] == names[1:]
 
 
+def test_images_of_many_threads() -> None:
+    explorer = models.build_explorer("vit")
+    data = [encode(models.build_image((shade, 0, 0))) for shade in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        names = [answer["image"] for answer in pool.map(explorer.add_image, data * 5)]
+    assert len({*names}) == 40
+    assert len(explorer.images) == explorer_module.MAX_IMAGES
+
+
 def test_the_first_image_of_a_page_is_always_kept(tmp_path: Path) -> None:
     explorer = models.build_explorer("vit")
     models.build_image((1, 2, 3)).save(tmp_path / "start.png")

@@ -291,6 +291,22 @@ def test_models_are_compared_on_one_target() -> None:
     assert parse_svg(view.svg()) is not None
 
 
+def test_errors_of_comparisons_name_the_model() -> None:
+    bert, vit = (models.build_model(name, torch.float32) for name in ("bert", "vit"))
+    assert_error(lambda: qkv.view(bert, "the cat", compare=vit), "vit: no image is given")
+    gpt2 = models.build_model("gpt2", torch.float32)
+    view = qkv.view(bert, "the cat", compare=gpt2, paths="encoder.*")
+    assert_error(view.html, "gpt2: paths='encoder.*' matches none of")
+    assert_error(lambda: qkv.view(bert, "the cat", compare=gpt2, rollout=True), "rollout of two")
+
+
+def test_paths_that_leave_out_the_view_are_refused() -> None:
+    for settings in (dict(path="encoder.layers.0.attention"), dict(view="head", layer=1)):
+        view = build_view("bart", paths="decoder.*", **settings)
+        assert_error(view.html, "leaves out encoder.layers.")
+    assert build_view("bart", paths="decoder.*", path="decoder.layers.0.attention").html()
+
+
 def test_a_comparison_has_no_picture_of_other_views() -> None:
     assert_error(
         lambda: build_comparison(view="head").svg(), "view 'head'", "expected compare or image"

@@ -61,6 +61,11 @@ def test_the_attention_that_a_view_shows_first() -> None:
         (ViewSettings(path=cross), "alignment"), (ViewSettings(rollout=True), "matrix"),
     ):  # fmt: skip
         assert settings.choose_view(trace) == view
+    for name, path in (
+        ("vit", "encoder.layers.1.attention"),
+        ("show-attend-tell", "decoder.cross_attention"),
+    ):
+        assert ViewSettings(path=path).choose_view(models.build_trace(name)) == "image"
     builder = InputBuilder(model=models.build_model("bert"))
     settings = ViewSettings(view="head", rollout=True)
     assert_error(lambda: settings.check_values(builder), "rollout", "'head'", "'matrix'")

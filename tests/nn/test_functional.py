@@ -190,3 +190,18 @@ def test_wrong_arguments(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         call(**arguments)
     assert "\n" not in str(error.value)
+
+
+def test_scores_of_the_user_under_autocast() -> None:
+    class Halved(ScaledDot):
+        def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
+            return super().forward(query, prepared) / 2
+
+    query, key, value = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5, 2)
+    score = Halved(4, 4, None, ())
+    expected = qkv.attention(query / 2, key, value)
+    with torch.autocast("cpu", torch.bfloat16):
+        actual = qkv.attention(query, key, value, score=score)
+    torch.testing.assert_close(actual.float(), expected, rtol=0, atol=0.05)
+    with pytest.raises(ValueError, match=r"returned a tensor of shape \(3, 5\) and torch.float64"):
+        qkv.attention(query, key, value, score=lambda q, k: (q @ k.T).double())

@@ -112,8 +112,8 @@ def test_every_frame_has_a_label(video: qkv.Model, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("clip", "words"), [
     (np.zeros((65, 12, 12), np.uint8), "65 frames, expected at most 64"),
-    (np.zeros((0, 12, 12), np.uint8), "a clip is"),
-    (7, "a clip is a int"),
+    (np.zeros((0, 12, 12), np.uint8), "a clip has no frames"),
+    (7, "a clip is of type int"),
     ("none.gif", "none.gif"),
 ])  # fmt: skip
 def test_errors_of_clips(video: qkv.Model, clip: Any, words: str) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -34,7 +34,8 @@ MEASURES = {  # name -> module of this package, function
 }
 # Settings that are whole numbers are 1 or more, except these.
 CELL_SETTING_BOUNDS: dict[str, dict[str, float]] = {
-    **{name: dict(at_least=0) for name in ("segment", "eval_length", "num_lines", "num_pictures")},
+    **{name: dict(at_least=0) for name in ("segment", "eval_length", "num_pictures")},
+    "num_lines": dict(at_least=0, at_most=2**40),
     "eval_lengths": dict(at_least=2),
     "test_fraction": dict(more_than=0, less_than=1),
 }
@@ -124,8 +125,10 @@ def check_setting(name: str, value: object, hint: Any) -> None:
             f"expected one of {', '.join(get_args(hint))}" if is_choice else format_error(error)
         )
         raise ValueError(f"{name} is {shorten_repr(value)}: {problem}") from None
+    is_integer = hint is int or hint == Sequence[int]
+    bounds = CELL_SETTING_BOUNDS.get(name, dict(at_least=1))
+    if not bounds.keys() & {"at_most", "less_than"}:
+        bounds = bounds | {"at_most": MAX_SETTING}
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, int | float) and not isinstance(number, bool):
-            bounds = CELL_SETTING_BOUNDS.get(name, dict(at_least=1))
-            is_integer = isinstance(number, int)
-            check_number(name, number, integer=is_integer, **bounds, at_most=MAX_SETTING)
+            check_number(name, number, integer=is_integer, **bounds)

@@ -338,13 +338,18 @@ class InputBuilder:
     def build_target(self, source: EncoderSource, token_ids: Sequence[int]) -> TraceInputs:
         """Return a source and as much of its target as the decoder reads after the start token."""
         limit = self.get_limit("decoder") - 1
-        inputs = self.build_decoder_step(source, token_ids[:limit])
+        token_ids, notice = self.cut_target(token_ids, limit)
+        inputs = self.build_decoder_step(source, token_ids)
+        return replace(inputs, notice=join_notices(inputs.notice, notice))
+
+    def cut_target(self, token_ids: Sequence[int], limit: int) -> tuple[list[int], str | None]:
+        """Return at most `limit` tokens of a target, and a notice if that cuts it."""
         if len(token_ids) <= limit:
-            return inputs
+            return [*token_ids], None
         notice = (
             f"Target cut to {limit:,} of {len(token_ids):,} tokens, the most that the model reads."
         )
-        return replace(inputs, notice=join_notices(inputs.notice, notice))
+        return [*token_ids[:limit]], notice
 
     def build_decoder_step(self, source: EncoderSource, token_ids: Sequence[int]) -> TraceInputs:
         """Return a source and the tokens that its decoder has read after the start token."""
@@ -380,8 +385,10 @@ class InputBuilder:
                 notice=notice,
             )
         decoder_ids = self.encode_decoder_input(user_input.target, inputs.arguments)
+        decoder_ids, notice = self.cut_target(decoder_ids, self.get_limit("decoder"))
         return replace(
             inputs,
+            notice=join_notices(inputs.notice, notice),
             arguments=inputs.arguments | {"decoder_input_ids": to_row(decoder_ids)},
             sequences=inputs.sequences
             | {"decoder": self.labeler.label_token_ids("target", decoder_ids)},
@@ -401,7 +408,7 @@ class InputBuilder:
             if shift is not None:
                 pad = tokenizer.pad_token_id or 0
                 token_ids = to_list(shift_labels_right(to_row(token_ids), shift, pad))
-            return token_ids[: self.get_limit("decoder")]
+            return token_ids
         if shift is None or "input_ids" not in arguments:
             raise ValueError(
                 f"target: a model with the head {self.head!r} generates none; expected the text that its "

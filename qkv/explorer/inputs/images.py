@@ -108,9 +108,9 @@ def encode_picture(image: Any) -> str:
     return f"data:image/png;base64,{base64.b64encode(encode_image_png(image)).decode()}"
 
 
-def open_uploaded_image(data: bytes, is_clip: bool = False) -> Any:
-    """Return the Pillow image of an uploaded file, or the frames of a clip; raise ValueError if it is
-    none."""
+def open_uploaded_image(data: bytes, model: Model) -> Any:
+    """Return the Pillow image of an uploaded file, or the frames of a clip, as the model reads it; raise
+    ValueError if it is none."""
     if len(data) > MAX_UPLOAD_BYTES:
         raise ValueError(
             f"the image has {len(data):,} bytes, expected at most {MAX_UPLOAD_BYTES:,}; "
@@ -120,7 +120,9 @@ def open_uploaded_image(data: bytes, is_clip: bool = False) -> Any:
         path = Path(folder) / "image"
         path.write_bytes(data)
         try:
-            return open_frames(path) if is_clip else open_image(path)
+            if reads_clips(model):
+                return open_frames(path, model.args.get("max_positions"))
+            return open_image(path)
         except ValueError as error:
             raise ValueError(str(error).replace(str(path), "the image")) from None
 

@@ -122,8 +122,9 @@ function startPage() {
 
   /** The trace is still that of the inputs before; what the main model refuses, the other one may read. */
   function showFailure(error) {
+    if (!(error.status >= 400)) return; // the server did not answer
     app.failure = error;
-    if (error.status >= 400 && app.state.view === "compare") frame.open();
+    if (app.state.view === "compare") frame.open();
   }
 
   function showServerTrace(trace, body) {
@@ -189,7 +190,7 @@ function startPage() {
 
   window.addEventListener("hashchange", followHash);
   observeTheme(() => frame.open());
-  window.qkvExplorer = { state: app.state, frames };
+  window.qkvExplorer = { state: app.state, frames, link };
   if (isEmbedded) showEmbeddedTrace();
   else showStart();
 }

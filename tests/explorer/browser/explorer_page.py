@@ -66,6 +66,11 @@ class ExplorerPage:
             self.page.wait_for_timeout(20)
         return self.wait()
 
+    def get_link(self) -> str:
+        """Return the address that restores the page, which is then also that of the browser."""
+        link: str = self.page.evaluate("() => window.qkvExplorer.link()")
+        return link
+
     def find(self, selector: str) -> Locator:
         return self.page.locator(selector)
 

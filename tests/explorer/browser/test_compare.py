@@ -51,8 +51,7 @@ def test_a_link_restores_the_comparison(open_page: OpenPage, site: Site) -> None
     state = page.get_state()
     assert re.fullmatch(r"q\d+k\d+", state["focus"])
     assert len(state["zoom"]) == 3
-    page.page.wait_for_timeout(300)  # until the state is in the address
-    other = open_page(page.page.url)
+    other = open_page(page.get_link())
     assert other.view == "compare"
     assert wait_for_weights(other) == status
     assert other.get_state() == state
@@ -107,8 +106,7 @@ def test_models_of_different_tokens_have_their_own(open_page: OpenPage, site: Si
     assert state["otherFocus"] != state["focus"]
     assert state["zoom"] is None
     assert len(state["otherZoom"]) == 3
-    page.page.wait_for_timeout(300)
-    other = open_page(page.page.url)
+    other = open_page(page.get_link())
     assert wait_for_weights(other) == status
     assert list_pictures(other) == list_pictures(page)
     other.submit("Run, rabbit run.")

@@ -211,8 +211,7 @@ def test_beam_search_starts_with_the_settings_of_the_command(
     limit.press("Enter")
     page.wait_until("document.querySelector('.beams-view .status').textContent.includes('Result')")
     assert steps.count() == 7
-    page.page.wait_for_timeout(300)  # until the state is in the address
-    other = open_page(page.page.url)
+    other = open_page(page.get_link())
     assert other.page.get_by_label("Max new tokens").input_value() == "7"
     assert other.find(".beams-view text >> text=/^step /").count() == 7
     limit.fill("201")  # too many: nothing happens

@@ -86,8 +86,7 @@ def test_a_saved_page_has_links_and_pictures(open_page: OpenPage, tmp_path: Path
     page.choose_view("matrix")
     page.choose("Head", "3")
     assert page.download("Picture as SVG").read_text(encoding="utf-8").startswith("<svg")
-    page.page.wait_for_timeout(300)
-    other = open_page(page.page.url)
+    other = open_page(page.get_link())
     assert other.page.url.startswith(f"{address}#")
     assert other.view == "matrix"
     assert other.select("Head").input_value() == "3"

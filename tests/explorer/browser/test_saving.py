@@ -58,7 +58,6 @@ def test_a_link_restores_the_view(open_page: OpenPage, site: Site) -> None:
     page.choose("Colors", "linear")
     page.find(".matrix-canvas").focus()
     page.press("+", "+", "+", "ArrowDown", "ArrowDown", "ArrowRight")
-    page.page.wait_for_timeout(300)  # until the state is in the address
     page.page.click("summary")
     page.page.get_by_role("button", name="Copy link").click()
     page.page.wait_for_selector("text=Link copied.")
@@ -104,8 +103,7 @@ def test_a_link_keeps_the_key_of_the_neurons(open_page: OpenPage, site: Site) ->
     page.find(".neuron-keys li").nth(2).click()
     sentence = page.status
     assert sentence.startswith("\u2068") and "weight" in sentence  # noqa: PT018
-    page.page.wait_for_timeout(300)
-    assert "key=2" in page.page.url
+    page.wait_until("location.hash.includes('key=2')")
     other = open_page(page.page.url)
     assert other.status == sentence
 
@@ -113,8 +111,7 @@ def test_a_link_keeps_the_key_of_the_neurons(open_page: OpenPage, site: Site) ->
 def test_a_link_keeps_what_a_click_on_a_thumbnail_opens(open_page: OpenPage, site: Site) -> None:
     page = open_page(f"{site.explore('gpt2')}#view=model")
     page.choose("A click opens", "matrix")
-    page.page.wait_for_timeout(300)  # until the state is in the address
-    other = open_page(page.page.url)
+    other = open_page(page.get_link())
     assert other.select("A click opens").input_value() == "matrix"
     other.click(".thumbnail >> nth=6")
     assert other.view == "matrix"
@@ -159,7 +156,7 @@ def test_a_reload_keeps_the_state(open_page: OpenPage, site: Site) -> None:
     page = open_page(site.explore("gpt2"))
     page.submit("Run, rabbit run.")
     page.choose_view("matrix")
-    page.page.wait_for_timeout(300)
+    page.wait_until("location.hash.includes('view=matrix')")
     page.page.reload()
     page.wait()
     assert page.view == "matrix"

@@ -308,7 +308,9 @@ def test_the_frames_of_a_clip_are_tokens(tmp_path: Path) -> None:
         assert [token.text for token in inputs.sequences["encoder"].tokens] == [
             f"frame {i}" for i in range(6)
         ]
-    assert_error(lambda: builder.build(UserInput(image=3)), "a clip is a int, expected the path")
+    assert_error(
+        lambda: builder.build(UserInput(image=3)), "a clip is of type int, expected the path"
+    )
     too_many = builder.model.args["max_positions"] + 1
     clip = models.build_clip(6).repeat(too_many, 0)[:too_many]
     assert_error(
@@ -373,6 +375,12 @@ def test_models_without_a_head_need_a_target(family: str) -> None:
     tokens = get_texts(inputs, "decoder")
     assert models.TARGET.replace(" ", "")[:6] in "".join(tokens[1:])
     assert Trace(builder.model, inputs).last_logits is None
+    long_target = replace(user_input, target="we saw the dog " * 60)
+    if (limit := builder.get_limit("decoder")) < 200:
+        inputs = builder.build(long_target)
+        assert len(get_texts(inputs, "decoder")) == limit
+        assert inputs.notice is not None
+        assert inputs.notice.startswith(f"Target cut to {limit} of ")
     no_target = replace(user_input, target=None)
     assert_error(lambda: builder.build(no_target), "target", "the head 'none' generates none")
 

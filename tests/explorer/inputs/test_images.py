@@ -24,6 +24,7 @@ from tests.explorer import models
 from tests.support.errors import assert_error
 from tests.support.images import encode_png
 
+VIT = models.build_model("vit")
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
 
 
@@ -94,9 +95,13 @@ def test_the_picture_of_a_clip_has_its_frames_in_order() -> None:
 def test_an_uploaded_clip_keeps_its_frames() -> None:
     images = [Image.fromarray(frame) for frame in models.build_clip(5)]
     data = encode(images[0], "GIF", save_all=True, append_images=images[1:])
-    assert len(open_uploaded_image(data, is_clip=True)) == 5
-    message = assert_error(lambda: open_uploaded_image(b"text", is_clip=True), "the image")
+    model = models.build_model("video-transformer")
+    assert len(open_uploaded_image(data, model)) == 5
+    message = assert_error(lambda: open_uploaded_image(b"text", model), "the image")
     assert "/" not in message
+    images *= model.args["max_positions"] // 5 + 1
+    data = encode(images[0], "GIF", save_all=True, append_images=images[1:], disposal=2)
+    assert_error(lambda: open_uploaded_image(data, model), "the image: ", "expected at most")
 
 
 def test_the_picture_is_what_the_model_reads() -> None:
@@ -129,7 +134,7 @@ def test_label_patches_needs_no_image() -> None:
 def test_uploaded_images(image_format: str) -> None:
     settings = {"lossless": True} if image_format == "WEBP" else {}
     data = encode(models.build_image(), image_format, **settings)
-    image = open_uploaded_image(data)
+    image = open_uploaded_image(data, VIT)
     assert image.size == (20, 16)
     pixel_values, _ = read_image(models.build_model("vit"), image)
     expected, _ = read_image(models.build_model("vit"), models.build_image())
@@ -141,7 +146,7 @@ def test_uploaded_images(image_format: str) -> None:
 def test_uploaded_images_of_every_mode(mode: str) -> None:
     image = models.build_image().convert(mode) if mode != "I;16" else Image.new(mode, (20, 16))
     data = encode(image, "TIFF" if mode == "CMYK" else "PNG")
-    pixel_values, _ = read_image(models.build_model("vit"), open_uploaded_image(data))
+    pixel_values, _ = read_image(models.build_model("vit"), open_uploaded_image(data, VIT))
     assert pixel_values.isfinite().all()
 
 
@@ -151,7 +156,7 @@ def test_rotated_and_thin_images() -> None:
     files = [encode(models.build_image(), "JPEG", exif=exif)]
     files += [encode(Image.new("RGB", size)) for size in ((1, 1), (1, 500), (300, 1))]
     for data in files:
-        pixel_values, _ = read_image(models.build_model("vit"), open_uploaded_image(data))
+        pixel_values, _ = read_image(models.build_model("vit"), open_uploaded_image(data, VIT))
         assert pixel_values.shape == (1, 3, 12, 12)
 
 
@@ -170,7 +175,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_files_that_are_no_images_are_refused(name: str) -> None:
-    message = assert_error(lambda: open_uploaded_image(BROKEN[name]), "the image")
+    message = assert_error(lambda: open_uploaded_image(BROKEN[name], VIT), "the image")
     assert "tmp" not in message  # no path of this machine
 
 
@@ -178,15 +183,15 @@ def test_a_decompression_bomb_is_refused() -> None:
     """A megapixel for every few bytes."""
     data = encode_png(20_000, 20_000)
     assert len(data) < 2**19
-    message = assert_error(lambda: open_uploaded_image(data), "the image", "pixels")
+    message = assert_error(lambda: open_uploaded_image(data, VIT), "the image", "pixels")
     assert "tmp" not in message
 
 
 def test_a_file_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images_module, "MAX_UPLOAD_BYTES", len(WHOLE_PNG))
-    open_uploaded_image(WHOLE_PNG)
+    open_uploaded_image(WHOLE_PNG, VIT)
     message = f"the image has {len(WHOLE_PNG) + 1:,} bytes, expected at most {len(WHOLE_PNG):,}"
-    assert_error(lambda: open_uploaded_image(WHOLE_PNG + b"\0"), message, "use a smaller one")
+    assert_error(lambda: open_uploaded_image(WHOLE_PNG + b"\0", VIT), message, "use a smaller one")
 
 
 def test_names_of_images_depend_on_their_bytes() -> None:
