@@ -111,6 +111,10 @@ def look(
         raise ValueError(
             f"--paths {paths}: it selects the attentions of a page, expected --save FILE.html"
         )
+    if save is None and port:
+        from qkv.explorer.server.server import bind_port
+
+        bind_port(port).close()  # before the model is loaded
     languages = drop_none(src_lang=src_lang, tgt_lang=tgt_lang)
     main = open_model(model, adapter, device, languages)
     if text is None and model is None:

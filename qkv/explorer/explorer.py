@@ -258,7 +258,7 @@ def describe_layers(model: Model) -> str:
     ]
     layers_of = [len(stack.layer_order) for stack in stacks if isinstance(stack, Stack)]
     depths = " + ".join(str(count) for count in layers_of if count)  # none after convolutions
-    layers = f"{depths} layers" if depths else "recurrent"
+    layers = f"{depths} layer{'' if depths == '1' else 's'}" if depths else "recurrent"
     return f"{model.family.name}, {layers}, width {stacks[-1].spec.width}"
 
 

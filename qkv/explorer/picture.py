@@ -87,8 +87,14 @@ class PictureInput:
         """Return the attention in words: "encoder self-attention, layer 3, head 2"."""
         info, head = self.info, self.settings.head
         heads = heads or ("all heads" if head is None else f"head {head}")
-        text = f"{info.kind_name}, layer {info.layer}, {heads} (counted from 0)"
-        return self.add_notice(text)
+        layer = f"layer {info.layer}"
+        is_counted = heads.startswith("head ")
+        parts = (
+            [layer, f"{heads} (counted from 0)"]
+            if is_counted
+            else [f"{layer} (counted from 0)", heads]
+        )
+        return self.add_notice(", ".join([info.kind_name, *parts]))
 
     def add_notice(self, subtitle: str) -> str:
         """Return a subtitle that also says how the input was cut, if it was."""
@@ -198,7 +204,9 @@ def draw_alignment_view(picture: PictureInput) -> str:
     target, source = ([*map(format_token, names)] for names in (words.target, words.source))
     matrix = WeightMatrix(words.weights.tolist(), target, source, "target", "source")
     subtitle = picture.describe("mean of the heads" if picture.settings.head is None else None)
-    return render_matrices_svg(picture.name, subtitle, [matrix])
+    return render_matrices_svg(
+        picture.name, f"{subtitle}; words alone, without special tokens", [matrix]
+    )
 
 
 def draw_neuron_view(picture: PictureInput) -> str:
@@ -211,7 +219,7 @@ def draw_neuron_view(picture: PictureInput) -> str:
     vectors = {name: parts.pop(name, None) for name in ("query", "keys")}
     products = parts.pop(next(name for name in parts if parts[name].dim() == 2))
     weights = parts.pop("weight")
-    names = {"dot": "q·k", "scaled": f"× {terms.scale:.3g}"}
+    names = {"dot": "q·k", "scaled": f"× {format_scale(terms.scale)}"}
     columns = [(names.get(name, name.replace("position:", "+ ")), x) for name, x in parts.items()]
     return render_neurons_svg(
         picture.name,
@@ -224,6 +232,12 @@ def draw_neuron_view(picture: PictureInput) -> str:
         columns,
         weights,
     )
+
+
+def format_scale(scale: float) -> str:
+    """Return the factor of a score: "1/√64", or a number."""
+    width = round(1 / scale**2) if scale > 0 else 0
+    return f"1/√{width}" if width and abs(scale * math.sqrt(width) - 1) < 1e-6 else f"{scale:.3g}"
 
 
 def draw_generation_view(picture: PictureInput) -> str:

@@ -13,7 +13,7 @@ from qkv.explorer.inputs.builder import InputBuilder, UserInput
 from qkv.explorer.picture import PictureInput, render_picture, render_png
 from qkv.explorer.server.page import render_page
 from qkv.explorer.trace.trace import Trace
-from qkv.explorer.view_settings import COMPARED_VIEWS, ViewSettings
+from qkv.explorer.view_settings import COMPARED_VIEWS, GENERATION_VIEWS, QUERY_VIEWS, ViewSettings
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.staging import write_file
@@ -61,6 +61,11 @@ class View:
 
     def html(self) -> str:
         """Return a self-contained page: no network, no server."""
+        if self.settings.view in GENERATION_VIEWS:
+            raise ValueError(
+                f"view {self.settings.view!r}: a saved page runs no model, expected a file .svg or .png of "
+                "it, or the served page"
+            )
         config = build_embedded_config(self.explorer, self.trace, self.paths, self.other_trace)
         config["trace"] |= {"text": self.user_input.text, "text_pair": self.user_input.text_pair}
         settings = replace(self.settings, view=self.picture_view)
@@ -77,6 +82,11 @@ class View:
             raise ValueError(
                 f"view {view!r}: its picture shows one model, expected {' or '.join(COMPARED_VIEWS)} "
                 "for two"
+            )
+        if self.settings.query is not None and view not in QUERY_VIEWS:
+            raise ValueError(
+                f"query {self.settings.query}: a picture of the view {view!r} shows all of them, expected "
+                f"the view {' or '.join(QUERY_VIEWS)}"
             )
         return render_picture(
             PictureInput(
@@ -103,10 +113,15 @@ class View:
 
     def _repr_html_(self) -> str:
         return (
-            f'<iframe srcdoc="{escape(self.html())}" title="attention explorer" loading="lazy" '
+            f'<iframe srcdoc="{encode_ascii(self.html())}" title="attention explorer" loading="lazy" '
             f'sandbox="allow-scripts allow-downloads" '
             f'style="width: 100%; height: {FRAME_HEIGHT}px; border: 0"></iframe>'
         )
+
+
+def encode_ascii(html: str) -> str:
+    """Return HTML as the value of an attribute, in characters that every encoding of the page has."""
+    return escape(html).encode("ascii", "xmlcharrefreplace").decode()
 
 
 def view(

@@ -16,6 +16,7 @@ VIEW_NAMES = (
     "head", "model", "matrix", "alignment", "neuron", "generation", "beams", "patterns", "image", "compare",
 )  # fmt: skip
 GENERATION_VIEWS = ("generation", "beams")
+QUERY_VIEWS = ("head", "neuron", "image")  # whose pictures may show one query alone
 COMPARED_VIEWS = ("compare", "image")  # that show two models
 DEFAULT_NEW_TOKENS = 40  # of beam search, and of a picture of a generation
 
@@ -116,7 +117,13 @@ class ViewSettings:
         layers = [
             info for info in candidates if (info.stack, info.kind) == (first.stack, first.kind)
         ]
-        check_number("layer", self.layer, integer=True, at_least=0, less_than=len(layers))
+        check_number(
+            f"layer of {first.kind_name}",
+            self.layer,
+            integer=True,
+            at_least=0,
+            less_than=len(layers),
+        )
         return layers[self.layer]
 
     def build_start(self) -> dict[str, Any]:

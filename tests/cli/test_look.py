@@ -217,8 +217,8 @@ def test_the_built_in_model_has_an_example(explore: Run) -> None:
 # --- errors ---
 
 ERRORS = {
-    "the cat --model bert --layer 2": "layer is 2: expected a whole number, at least 0 and less than 2",
-    "the cat --model bert --layer -1": "layer is -1",
+    "the cat --model bert --layer 2": "layer of encoder self-attention is 2: expected a whole number",
+    "the cat --model bert --layer -1": "layer of encoder self-attention is -1",
     "the cat --model bert --layer one": "layer",
     "the cat --model bert --head 4": "head is 4",
     "the cat --model bert --head 1.5": "head",

@@ -15,7 +15,7 @@ from PIL import Image
 import qkv
 from qkv.explorer.inputs.builder import InputBuilder
 from qkv.explorer.view import View
-from qkv.explorer.view_settings import VIEW_NAMES
+from qkv.explorer.view_settings import QUERY_VIEWS, VIEW_NAMES
 from tests.explorer import models
 from tests.explorer.server.test_page import Document
 from tests.explorer.test_embedding import decode_array
@@ -111,6 +111,7 @@ def test_a_notebook_shows_the_page_in_a_frame() -> None:
     assert attributes["title"]
     assert html.unescape(str(attributes["srcdoc"])) == html.unescape(html.escape(view.html()))
     assert "<script" not in frame
+    assert frame.isascii()  # whatever the encoding of the notebook is
     assert Document(view.html()).get_config()["trace"]["text"] == HOSTILE
 
 
@@ -138,7 +139,11 @@ def test_pictures_of_every_view(name: str, view_name: str) -> None:
         for key in (info.queries, *info.keys):
             for word in view.trace.sequences[key].words:
                 assert word in text
-    parse_svg(build_view(name, view=view_name, head=0, query=1, num_beams=3).svg())
+    view = build_view(name, view=view_name, head=0, query=1, num_beams=3)
+    if view_name in QUERY_VIEWS:
+        parse_svg(view.svg())
+    else:
+        assert_error(view.svg, "query 1", f"view '{view_name}'", "head or neuron or image")
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -300,6 +305,12 @@ def test_errors_of_comparisons_name_the_model() -> None:
     assert_error(lambda: qkv.view(bert, "the cat", compare=gpt2, rollout=True), "rollout of two")
 
 
+def test_saved_pages_have_no_views_that_run_the_model() -> None:
+    for name in ("generation", "beams"):
+        view = build_view("gpt2", view=name)
+        assert_error(view.html, f"view '{name}'", "a saved page runs no model")
+
+
 def test_paths_that_leave_out_the_view_are_refused() -> None:
     for settings in (dict(path="encoder.layers.0.attention"), dict(view="head", layer=1)):
         view = build_view("bart", paths="decoder.*", **settings)
@@ -314,7 +325,7 @@ def test_a_comparison_has_no_picture_of_other_views() -> None:
     assert build_comparison(view="head").html()
     model = models.build_model("gpt2", torch.float32)
     small = models.build_tiny_model("gpt2", torch.float32, depth=1)
-    assert_error(lambda: qkv.view(model, "a cat", compare=small, layer=1), "layer is 1")
+    assert_error(lambda: qkv.view(model, "a cat", compare=small, layer=1), "-attention is 1")
 
 
 # --- files ---

@@ -92,8 +92,8 @@ def test_the_state_of_the_page() -> None:
     [
         (dict(view="bogus"), ("view is 'bogus'", "head", "patterns")), (dict(view=3), ("view is 3",)),
         (dict(view=""), ("view is ''",)),
-        (dict(layer=2), ("layer is 2", "less than 2")), (dict(layer=-1), ("layer is -1",)),
-        (dict(layer="0"), ("layer is '0'",)), (dict(layer=True), ("layer is True",)),
+        (dict(layer=2), ("self-attention is 2", "less than 2")), (dict(layer=-1), ("self-attention is -1",)),
+        (dict(layer="0"), ("self-attention is '0'",)), (dict(layer=True), ("self-attention is True",)),
         (dict(head=4), ("head is 4", "less than 4")), (dict(head=-1), ("head is -1",)),
         (dict(head=1.0), ("head is 1.0",)), (dict(query=6), ("query is 6", "less than 6")),
         (dict(query=-1), ("query is -1",)), (dict(query="the"), ("query is 'the'",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -76,7 +77,7 @@ def search_beams(
         for output in engine.step():
             results = output.get_results() or results
     assert results
-    nodes = build_nodes(builder, steps)
+    nodes = build_nodes(builder, steps, max_new_tokens, config.eos_token_id)
     token_ids = results[0].token_ids
     return BeamTree(
         steps=nodes[: len(token_ids)],
@@ -99,12 +100,16 @@ def build_request(
 
 
 def build_nodes(
-    builder: InputBuilder, steps: list[list[BeamCandidate]]
+    builder: InputBuilder,
+    steps: list[list[BeamCandidate]],
+    max_new_tokens: int,
+    eos_token_id: Sequence[int],
 ) -> tuple[tuple[BeamNode, ...], ...]:
-    """Return the candidates of every step with their parents."""
+    """Return the candidates of every step with their parents; a hypothesis of the last step that has no
+    end token is cut, not finished."""
     place_of_beam: dict[int, int] = {0: -1}
     nodes = []
-    for step in steps:
+    for number, step in enumerate(steps, 1):
         texts = builder.labeler.get_different_texts([row.token_id for row in step])
         nodes.append(
             tuple(
@@ -114,7 +119,8 @@ def build_nodes(
                     parent=place_of_beam[row.beam],
                     score=row.score,
                     is_kept=row.next_beam is not None or row.is_hypothesis,
-                    is_finished=row.is_hypothesis,
+                    is_finished=row.is_hypothesis
+                    and (number < max_new_tokens or row.token_id in eos_token_id),
                 )
                 for row, text in zip(step, texts, strict=True)
             )

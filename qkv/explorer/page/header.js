@@ -3,6 +3,8 @@
 import { create, createSelect } from "./widgets/dom.js";
 import { track } from "./widgets/frames.js";
 
+const MAX_TITLE_TEXT = 400; // characters
+const MAX_EXAMPLE_TEXT = 48;
 const FIELDS_OF_STATE = { text: "text", text_pair: "pair", target: "target" };
 const LABELS = { text: "Text", text_pair: "Second text (optional)", target: "Target (optional; empty: the model's own output)" };
 
@@ -30,7 +32,7 @@ export function createHeader(app) {
   function createTexts() {
     const { trace } = app.config;
     const texts = [trace.text, trace.text_pair, trace.target].filter(Boolean);
-    return create("div", { class: "texts" }, ...texts.map(text => create("p", { dir: "auto", text })));
+    return create("div", { class: "texts" }, ...texts.map(text => create("p", { dir: "auto", text: shorten(text, MAX_TITLE_TEXT) })));
   }
 
   function createForm() {
@@ -72,7 +74,7 @@ export function createHeader(app) {
   function createExamples() {
     const examples = app.config.examples ?? [];
     if (examples.length === 0) return null;
-    const options = [["", "choose…"], ...examples.map((example, i) => [i, shorten(example.text)])];
+    const options = [["", "choose…"], ...examples.map((example, i) => [i, shorten(example.text, MAX_EXAMPLE_TEXT)])];
     const { element: field, select } = createSelect({ label: "Examples", options, value: "", onChange: value => {
       if (value === "") return;
       const example = examples[Number(value)];
@@ -84,8 +86,8 @@ export function createHeader(app) {
     return field;
   }
 
-  function shorten(text) {
-    return text.length > 48 ? `${text.slice(0, 47)}…` : text;
+  function shorten(text, length) {
+    return text.length > length ? `${text.slice(0, length - 1)}…` : text;
   }
 
   function submitOnEnter(event) {

@@ -135,7 +135,7 @@ function startPage() {
 
   function showEmbeddedTrace() {
     const load = createEmbeddedLoader(config.weights, config.trace.attentions);
-    app.getNeurons = createEmbeddedNeurons(config, load);
+    app.getNeurons = createEmbeddedNeurons(config);
     showTrace(config.trace, createWeightStore(load));
   }
 

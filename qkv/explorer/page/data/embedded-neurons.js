@@ -1,7 +1,6 @@
 // How one query's weights come about, computed from the queries, keys, masks and biases inside a saved page, or read from it.
 
 import { decodeArray } from "./embedded.js";
-import { FULL_WEIGHT } from "./weights.js";
 
 /** The plane of a head in an array of (heads or groups of heads, rows, columns). */
 function planeOf({ shape: [groupCount, rows, columns], data }, head, headCount) {
@@ -14,8 +13,16 @@ function rowOf(plane, row) {
   return plane.data.subarray(row * plane.width, (row + 1) * plane.width);
 }
 
-/** Returns `getNeurons({path, head, row})` as the server answers it; `load` is that of the weights. */
-export function createEmbeddedNeurons({ vectors, biases }, load) {
+/** The weights of scores, of which NaN are masked: exact where those of the page are rounded to zero. */
+function softmax(score) {
+  const largest = score.reduce((maximum, value) => value > maximum ? value : maximum, -Infinity);
+  const powers = score.map(value => Number.isNaN(value) ? 0 : Math.exp(value - largest));
+  const total = powers.reduce((sum, value) => sum + value, 0);
+  return total ? powers.map(value => value / total) : powers;
+}
+
+/** Returns `getNeurons({path, head, row})` as the server answers it. */
+export function createEmbeddedNeurons({ vectors, biases }) {
   const decoded = new Map();
 
   function arrayOf(key, array) {
@@ -38,12 +45,11 @@ export function createEmbeddedNeurons({ vectors, biases }, load) {
     const named = terms.map(([label, name]) => [label, biasRow(name)]);
     const visible = mask === null ? null : biasRow(mask);
     const score = scaled.map((value, key) => visible && !visible[key] ? NaN : named.reduce((sum, [, values]) => sum + values[key], value));
-    const block = await load({ path, heads: String(head), rows: `${row}:${row + 1}`, columns: `0:${count}`, pool: 1 });
     const part = (name, data, shape = [data.length]) => ({ name, shape, data });
     return { scale, parts: [
       part("query", query), part("keys", keyPlane, [count, width]), part("products", products, [count, width]), part("dot", dot),
       ...(scale === 1 ? [] : [part("scaled", scaled)]), ...named.map(([label, values]) => part(`position:${label}`, values)),
-      part("score", score), part("weight", Float32Array.from(block.data, value => value / FULL_WEIGHT)),
+      part("score", score), part("weight", softmax(score)),
     ] };
   };
 }

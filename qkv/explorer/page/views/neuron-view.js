@@ -11,6 +11,7 @@ import { createTokenList, measureTokens } from "../widgets/token-list.js";
 import { formatNumber, formatWeight, tokenLabel } from "../widgets/token-text.js";
 import { findAttention, keyTokens, queryTokens } from "../data/trace.js";
 
+const BORDER = 1; // above the lists
 const NEURON_HINT = "Choose a query token on the left; point at a key, or use the arrow keys in the list of keys, to see its numbers.";
 
 const NARROW_WIDTH = 26; // rem
@@ -92,7 +93,7 @@ function openNeuronView({ tools, body }, app) {
       const widest = measureTokens(tokens, `${font.fontSize} ${font.fontFamily}`);
       stage.style.setProperty("--row", `${rowHeight}px`);
       stage.parentElement.style.setProperty("--token-width", `${Math.round(clamp(widest + 1.2 * rem, 3 * rem, Math.min(12 * rem, body.clientWidth * 0.22)))}px`);
-      const height = Math.min(tokens.length * rowHeight, room);
+      const height = Math.min(tokens.length * rowHeight + BORDER, room);
       stage.style.height = `${height}px`;
       stage.style.setProperty("--stage-height", `${height}px`);
     }
@@ -221,7 +222,7 @@ function openNeuronView({ tools, body }, app) {
   function drawHeadings(placed, width) {
     const height = headings.clientHeight;
     const context = prepareCanvas(headings, headings.clientWidth, height);
-    const offset = headings.clientWidth - width;
+    const offset = canvas.getBoundingClientRect().left - headings.getBoundingClientRect().left;
     setFont(context);
     context.textAlign = "left";
     context.fillStyle = themeColor("--faint");
