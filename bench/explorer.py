@@ -35,7 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import qkv
 from qkv.explorer.explorer import Explorer, NamedModel
-from qkv.explorer.inputs.builder import InputBuilder, UserInput
+from qkv.explorer.inputs.builder import InputBuilder
+from qkv.explorer.inputs.trace_inputs import UserInput
 from qkv.explorer.server.app import create_app, list_loopback_hosts
 from qkv.explorer.server.server import LOOPBACK_ADDRESS, bind_port
 from qkv.explorer.view_settings import ViewSettings

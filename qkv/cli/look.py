@@ -15,7 +15,7 @@ from qkv.model.device import DEFAULT_DEVICE
 
 if TYPE_CHECKING:
     from qkv.explorer.explorer import NamedModel
-    from qkv.explorer.inputs.builder import UserInput
+    from qkv.explorer.inputs.trace_inputs import UserInput
     from qkv.explorer.view_settings import ViewSettings
 
 EXAMPLE_TEXT = "Ich habe das Buch, das du mir gestern gegeben hast, noch nicht gelesen."
@@ -119,7 +119,7 @@ def look(
     main = open_model(model, adapter, device, languages)
     if text is None and model is None:
         text = EXAMPLE_TEXT
-    from qkv.explorer.inputs.builder import UserInput
+    from qkv.explorer.inputs.trace_inputs import UserInput
     from qkv.explorer.view_settings import ViewSettings
 
     settings = ViewSettings(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.attention_weights import Paths
 from qkv.explorer.explorer import Explorer, quantize_weights
-from qkv.explorer.inputs.builder import join_notices
+from qkv.explorer.inputs.trace_inputs import join_notices
 from qkv.explorer.trace.patterns import list_layer_masks
 from qkv.explorer.trace.score_parts import get_position_name, list_score_parts
 from qkv.explorer.trace.trace import WHOLE, Trace

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from qkv.explorer.generation.beams import search_beams
 from qkv.explorer.generation.steps import run_step
-from qkv.explorer.inputs.builder import MAX_TOKENS, InputBuilder, UserInput
+from qkv.explorer.inputs.builder import MAX_TOKENS, InputBuilder
 from qkv.explorer.inputs.examples import list_examples
 from qkv.explorer.inputs.images import hash_image, open_uploaded_image, reads_clips
+from qkv.explorer.inputs.trace_inputs import UserInput
 from qkv.explorer.server.requests import (
     parse_flag,
     parse_heads,

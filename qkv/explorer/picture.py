@@ -13,7 +13,8 @@ from torch import Tensor
 
 from qkv.explorer.generation.beams import search_beams
 from qkv.explorer.generation.steps import run_steps
-from qkv.explorer.inputs.builder import InputBuilder, UserInput
+from qkv.explorer.inputs.builder import InputBuilder
+from qkv.explorer.inputs.trace_inputs import UserInput
 from qkv.explorer.trace.alignment import align_words
 from qkv.explorer.trace.patterns import LayerMask, list_layer_masks
 from qkv.explorer.trace.score_parts import list_score_parts

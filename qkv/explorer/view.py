@@ -9,7 +9,8 @@ from pathlib import Path
 from qkv.attention_weights import Paths
 from qkv.explorer.embedding import build_embedded_config
 from qkv.explorer.explorer import Explorer, NamedModel
-from qkv.explorer.inputs.builder import InputBuilder, UserInput
+from qkv.explorer.inputs.builder import InputBuilder
+from qkv.explorer.inputs.trace_inputs import UserInput
 from qkv.explorer.picture import PictureInput, render_picture, render_png
 from qkv.explorer.server.page import render_page
 from qkv.explorer.trace.trace import Trace

@@ -11,8 +11,9 @@ from PIL import Image
 
 import qkv
 from qkv.explorer.explorer import Explorer, NamedModel
-from qkv.explorer.inputs.builder import InputBuilder, TraceInputs, UserInput
+from qkv.explorer.inputs.builder import InputBuilder
 from qkv.explorer.inputs.images import reads_clips
+from qkv.explorer.inputs.trace_inputs import TraceInputs, UserInput
 from qkv.explorer.trace.trace import Trace
 from tests.support import saved_models, tiny
 

@@ -11,7 +11,8 @@ import torch
 
 from qkv.explorer import explorer as explorer_module
 from qkv.explorer.explorer import Explorer, NamedModel, UnknownTraceError
-from qkv.explorer.inputs.builder import InputBuilder, UserInput
+from qkv.explorer.inputs.builder import InputBuilder
+from qkv.explorer.inputs.trace_inputs import UserInput
 from qkv.explorer.view_settings import ViewSettings
 from tests.explorer import models
 from tests.explorer.inputs.test_images import encode

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from qkv.decode import Engine, Result
 from qkv.decode.request import BeamCandidate
-from qkv.explorer.inputs.builder import InputBuilder, UserInput
+from qkv.explorer.inputs.builder import InputBuilder
+from qkv.explorer.inputs.trace_inputs import UserInput
 from qkv.model.stop_strings import build_stopping_criteria
 from qkv.nn.evaluation import view_in_evaluation_mode
 from qkv.nn.network import Network

@@ -22,7 +22,8 @@ from qkv.decode.logits.processors import (
 )
 from qkv.decode.logits.sampling import build_sampling_filters, hash_uniform, sample_tokens
 from qkv.decode.request_checks import get_vocab_size
-from qkv.explorer.inputs.builder import InputBuilder, TraceInputs, UserInput, to_row
+from qkv.explorer.inputs.builder import InputBuilder
+from qkv.explorer.inputs.trace_inputs import TraceInputs, UserInput, to_row
 from qkv.explorer.trace.trace import Trace
 from qkv.model.stop_strings import build_stopping_criteria
 from qkv.nn.network import Network

@@ -11,16 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from qkv.attention_weights import attention_kernels
 from qkv.decode.encoder_states import encode_images
-from qkv.decode.request_checks import Source, prepare_prompt
+from qkv.decode.request_checks import prepare_prompt
 from qkv.explorer.inputs.images import read_image, reads_images
-from qkv.explorer.inputs.labels import TokenLabel, TokenLabeler, TokenSequence
+from qkv.explorer.inputs.labels import TokenLabeler
+from qkv.explorer.inputs.trace_inputs import (
+    EncoderSource,
+    TraceInputs,
+    UserInput,
+    join_notices,
+    to_list,
+    to_row,
+)
 from qkv.model.inputs import build_input_batch
 from qkv.model.loss import shift_labels_right
 from qkv.model.model import Model
@@ -29,7 +36,6 @@ from qkv.nn.recurrent import RecurrentStack
 from qkv.nn.transformer import Stack
 from qkv.spec import DualSpec, ShiftRight, Spec
 from qkv.tasks.base import InputRow
-from qkv.tasks.images import ImageInput
 from qkv.tasks.requirements import can_complete_text, is_encoder_decoder_lm
 from qkv.tasks.write.base import GenerationTask
 from qkv.tasks.write.caption import CaptionTask
@@ -40,44 +46,6 @@ from qkv.text import Encoding
 MAX_TOKENS = 4096  # of a sequence
 GENERATION_HEAD = "lm"
 WITHOUT_STEPS = ("xlnet",)  # a step of its generation reads a query stream
-
-
-@dataclass(frozen=True, kw_only=True)
-class UserInput:
-    """What the user gives to a model."""
-
-    text: str = ""
-    text_pair: str | None = None
-    target: str | None = None
-    image: ImageInput | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TraceInputs:
-    """The inputs of one forward pass; `sequences` are the tokens by stack."""
-
-    arguments: dict[str, Tensor]  # of the model
-    sequences: dict[str, TokenSequence]
-    notice: str | None = None  # what was changed, for the user
-    target: str | None = None  # text of the decoder
-    predicts: str | None = None  # sequence in which a row predicts the next token
-    memory_segments: Sequence[Sequence[int]] = ()  # tokens of earlier segments
-
-
-class EncoderSource(NamedTuple):
-    """The source of an encoder-decoder, and the task that generates its target."""
-
-    task: GenerationTask[Any, Any]
-    row: Any  # of the task
-    states: Source  # token ids, or the encoder states of an image
-    arguments: dict[str, Tensor]
-    tokens: TokenSequence
-    notice: str | None = None
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The token ids of a text; none of an image."""
-        return [] if isinstance(self.states, Tensor) else [*self.states]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -454,25 +422,3 @@ class InputBuilder:
         reason = "the explorer shows" if limit == MAX_TOKENS else "the model reads"
         notice = f"Cut to {limit:,} of {len(encoding):,} tokens, the most that {reason}."
         return encoding.truncate(limit), notice
-
-
-def join_notices(*notices: str | None) -> str | None:
-    """Return notices as one; None if there are none."""
-    return " ".join(filter(None, notices)) or None
-
-
-def to_row(values: Sequence[int]) -> Tensor:
-    """Return values as a batch of one row (1, T)."""
-    return torch.tensor([[*values]], dtype=torch.long)
-
-
-def to_list(row: Tensor) -> list[int]:
-    """Return the values of a batch of one row (1, T)."""
-    values: list[int] = row[0].tolist()
-    return values
-
-
-def build_memory_labels(count: int) -> TokenSequence:
-    """Return labels of memory columns without tokens, such as the zeros of a first segment."""
-    tokens = tuple(TokenLabel(text=f"−{count - i}", special=True) for i in range(count))
-    return TokenSequence(label="memory", tokens=tokens)

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.attention_weights import record_attention
-from qkv.explorer.inputs.builder import TraceInputs, build_memory_labels
 from qkv.explorer.inputs.labels import TokenSequence
+from qkv.explorer.inputs.trace_inputs import TraceInputs, build_memory_labels
 from qkv.model.inputs import build_input_batch, list_accepted_inputs
 from qkv.model.model import Model
 from qkv.nn.attention_record import (

@@ -14,7 +14,8 @@ from torch import Tensor
 
 import qkv
 from qkv.explorer.explorer import NamedModel
-from qkv.explorer.inputs.builder import InputBuilder, UserInput
+from qkv.explorer.inputs.builder import InputBuilder
+from qkv.explorer.inputs.trace_inputs import UserInput
 from tests.support import tiny
 from tests.support.text_oracle import CORPUS
 

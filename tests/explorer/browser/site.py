@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qkv.explorer.explorer import Explorer, NamedModel
-from qkv.explorer.inputs.builder import UserInput
+from qkv.explorer.inputs.trace_inputs import UserInput
 from qkv.explorer.server.app import create_app, list_loopback_hosts
 from qkv.explorer.server.server import LOOPBACK_ADDRESS, bind_port
 from qkv.explorer.view_settings import ViewSettings

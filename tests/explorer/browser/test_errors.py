@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qkv.explorer.explorer import MAX_TRACES, Explorer
-from qkv.explorer.inputs.builder import UserInput
+from qkv.explorer.inputs.trace_inputs import UserInput
 from tests.explorer.browser.conftest import OpenPage
 from tests.explorer.browser.models import (
     TEXT,

@@ -9,7 +9,7 @@ import torch
 
 import qkv
 from qkv.explorer.explorer import Explorer
-from qkv.explorer.inputs.builder import UserInput
+from qkv.explorer.inputs.trace_inputs import UserInput
 from tests.explorer.browser.conftest import OpenPage
 from tests.explorer.browser.explorer_page import ExplorerPage
 from tests.explorer.browser.models import GERMAN, TEXT, load_model, name_model

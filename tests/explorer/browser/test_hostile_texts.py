@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from qkv.explorer.explorer import Explorer
-from qkv.explorer.inputs.builder import UserInput
+from qkv.explorer.inputs.trace_inputs import UserInput
 from qkv.explorer.view import View
 from qkv.explorer.view_settings import ViewSettings
 from tests.explorer.browser.conftest import OpenPage

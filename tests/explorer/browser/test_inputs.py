@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import qkv
 from qkv.explorer.explorer import Explorer
-from qkv.explorer.inputs.builder import UserInput
+from qkv.explorer.inputs.trace_inputs import UserInput
 from tests.explorer.browser.conftest import OpenPage
 from tests.explorer.browser.models import (
     GERMAN,

@@ -10,7 +10,8 @@ import torch
 
 from qkv.decode import Result
 from qkv.explorer.generation.beams import BeamNode, BeamTree, search_beams
-from qkv.explorer.inputs.builder import InputBuilder, UserInput
+from qkv.explorer.inputs.builder import InputBuilder
+from qkv.explorer.inputs.trace_inputs import UserInput
 from qkv.tasks.base import InputRow
 from tests.explorer import models
 from tests.explorer.generation.test_steps import build_generator

@@ -10,7 +10,8 @@ import torch
 
 import qkv
 from qkv.explorer.generation.steps import GenerationStep, run_step, run_steps
-from qkv.explorer.inputs.builder import InputBuilder, UserInput
+from qkv.explorer.inputs.builder import InputBuilder
+from qkv.explorer.inputs.trace_inputs import UserInput
 from qkv.tasks.base import InputRow
 from tests.explorer import models
 from tests.support.errors import assert_error

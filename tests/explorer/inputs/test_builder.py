@@ -12,7 +12,8 @@ from PIL import Image
 
 import qkv
 from qkv.explorer.inputs import builder as inputs_module
-from qkv.explorer.inputs.builder import InputBuilder, TraceInputs, UserInput
+from qkv.explorer.inputs.builder import InputBuilder
+from qkv.explorer.inputs.trace_inputs import TraceInputs, UserInput
 from qkv.explorer.trace.trace import Trace
 from tests.explorer import models
 from tests.support.errors import assert_error

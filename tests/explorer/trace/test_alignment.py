@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qkv.explorer.inputs.builder import InputBuilder, UserInput
+from qkv.explorer.inputs.builder import InputBuilder
 from qkv.explorer.inputs.labels import TokenLabel, TokenSequence
+from qkv.explorer.inputs.trace_inputs import UserInput
 from qkv.explorer.trace.alignment import align_words, group_tokens
 from qkv.explorer.trace.trace import Trace
 from tests.explorer import models

@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import qkv
-from qkv.explorer.inputs.builder import InputBuilder, UserInput
+from qkv.explorer.inputs.builder import InputBuilder
+from qkv.explorer.inputs.trace_inputs import UserInput
 from qkv.explorer.trace import trace as trace_module
 from qkv.explorer.trace.trace import Trace
 from qkv.model.inputs import build_input_batch
