@@ -31,7 +31,7 @@ MAX_WORD_BYTES = 2**16
 READ_BYTES = 2**22
 LINES_AT_ONCE = 1000
 BOM = b"\xef\xbb\xbf"
-NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+NUMBER_TEXT = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 VectorArray = NDArray[np.float32]
 
 
@@ -282,7 +282,7 @@ def decode(word: bytes) -> str:
 
 def is_number_text(field: bytes) -> bool:
     """Return whether a field of a row is a number, rather than a part of a word such as "nan"."""
-    return NUMBER.fullmatch(field) is not None
+    return NUMBER_TEXT.fullmatch(field) is not None
 
 
 def is_decimal(field: bytes) -> bool:
