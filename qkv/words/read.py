@@ -144,8 +144,8 @@ class VectorReader:
         while lines := list(islice(rows, LINES_AT_ONCE)):
             if vector_size is None:
                 counts = Counter(row.count(b" ") for _, row in lines)
-                vector_size = max(counts, key=lambda size: (counts[size], -size))
-                is_most = counts[vector_size] * 2 > len(lines)
+                (vector_size, count), *_ = counts.most_common()
+                is_most = count * 2 > len(lines)
                 self.size_source = "most lines have" if is_most else "another line has"
                 if all(map(is_number_text, lines[0][1].split())):
                     self.size_source += "; is line 1 meant as a header?"
