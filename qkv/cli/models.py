@@ -218,9 +218,8 @@ def _resolve_model(
     from qkv.model.build import build_model_spec
     from qkv.model.config import parse_config
     from qkv.model.foreign.formats import find_foreign_format
-    from qkv.model.hub import find_model_folder
+    from qkv.model.hub import find_model_folder, find_settings_folder
     from qkv.model.load import load
-    from qkv.model.training_checkpoint import find_settings_folder
     from qkv.model.transforms.sentence_transformers import find_transformer_folder
 
     has_config = (Path(model) / "config.json").is_file()
@@ -393,8 +392,8 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
     """Return the model of a folder or file, and the name of its format."""
     from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
     from qkv.model.foreign.formats import find_foreign_format
+    from qkv.model.hub import find_run_model
     from qkv.model.load import load
-    from qkv.model.training_checkpoint import find_run_model
     from qkv.model.transforms.sentence_transformers import find_transformer_folder
     from qkv.weights.tensors import WEIGHT_FILES
 
@@ -435,9 +434,8 @@ def merge(model: str, /, *, out: OutputPath, adapter: str | None = None) -> None
         folder of an adapter of this model
     """
     from qkv.model.adapters.config import find_base_model, is_adapter
-    from qkv.model.hub import find_model_folder
+    from qkv.model.hub import find_model_folder, find_settings_folder
     from qkv.model.load import load
-    from qkv.model.training_checkpoint import find_settings_folder
     from qkv.nn.lora import merge_lora
 
     check_new_folder(out)

@@ -279,14 +279,13 @@ def show(
 
 def open_tokenizer(folder: str) -> Tokenizer:
     """Load the tokenizer of a folder or hub id."""
+    from qkv.model.hub import find_model_folder, find_settings_folder
     from qkv.text import Tokenizer
 
-    if Path(folder).exists() and not Path(folder, "state.json").exists():
-        return Tokenizer.load(folder)
-    from qkv.model.hub import find_model_folder
-    from qkv.model.training_checkpoint import find_settings_folder
-
-    return Tokenizer.load(find_settings_folder(find_model_folder(folder, None)))
+    path = Path(folder)
+    if not path.exists():
+        path = find_model_folder(folder, None)
+    return Tokenizer.load(find_settings_folder(path))
 
 
 def color_tokens(tokens: list[str], encoding: Encoding) -> Text:

@@ -160,10 +160,10 @@ def caption(
     results = options.run_task(task, images)
     if save is not None:
         from qkv.pictures.caption import render_caption_svg
-        from qkv.tasks.images import encode_read_image, load_image_processor
+        from qkv.tasks.images import encode_processed_image, load_image_processor
 
         # What the model reads: browsers show neither TIFF nor PPM, and a name may be wrong.
-        picture = encode_read_image(load_image_processor(task.model), images[0])
+        picture = encode_processed_image(load_image_processor(task.model), images[0])
         svg = render_caption_svg(picture, "image/png", results[0])
         with write_file(save) as temporary:
             temporary.write_text(svg, encoding="utf-8")

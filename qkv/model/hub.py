@@ -1,4 +1,9 @@
-"""Model folders: a path, a built-in model, or a download from the Hugging Face hub."""
+"""Model folders: a path, a built-in model, or a download from the Hugging Face hub. A checkpoint of a
+run has the config and tokenizer of a saved model:
+
+    RUN/last, RUN/best             saved models of the run
+    RUN/checkpoints/00000100/      net.safetensors, state.json; ema.safetensors with train.ema_decay
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,11 @@ from pathlib import Path
 
 from qkv.builtin import find_builtin, is_builtin
 from qkv.staging import finish_save
+
+WEIGHTS_FILE = "net.safetensors"
+CHECKPOINT_FILES = (WEIGHTS_FILE, "state.json")
+SAVED_MODELS = ("last", "best")  # folders of a run
+MODEL_CONFIG_FILES = ("config.json", "adapter_config.json")
 
 
 def find_model_folder(
@@ -54,3 +64,24 @@ def is_offline() -> bool:
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
     return bool(HF_HUB_OFFLINE)
+
+
+def find_run_model(folder: Path) -> Path | None:
+    """Return the saved model of the run of a checkpoint; None if the folder is no checkpoint."""
+    is_checkpoint = all((folder / name).is_file() for name in CHECKPOINT_FILES)
+    if not is_checkpoint or any((folder / name).is_file() for name in MODEL_CONFIG_FILES):
+        return None
+    run = folder.absolute().parent.parent
+    for name in SAVED_MODELS:
+        if any((run / name / file).is_file() for file in MODEL_CONFIG_FILES):
+            return run / name
+    raise ValueError(
+        f"{folder}: a checkpoint of a run that has saved no model yet; expected {run / 'best'} or "
+        f"{run / 'last'}, which have its config and tokenizer: training writes them at an evaluation "
+        "and at the end"
+    )
+
+
+def find_settings_folder(folder: Path) -> Path:
+    """Return the folder with config and tokenizer: of a checkpoint, the saved model of its run."""
+    return find_run_model(folder) or folder

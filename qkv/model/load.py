@@ -20,7 +20,7 @@ from qkv.model.build import build_model_spec
 from qkv.model.config import build_hf_config, detect_prefix, find_body_prefixes, parse_config
 from qkv.model.device import DEFAULT_DEVICE, pick_device
 from qkv.model.foreign.formats import find_foreign_format
-from qkv.model.hub import find_model_folder
+from qkv.model.hub import find_model_folder, find_run_model
 from qkv.model.label_names import (
     check_label_names,
     check_label_order,
@@ -39,7 +39,7 @@ from qkv.model.parameters import (
     warn_about_nonfinite,
 )
 from qkv.model.preprocessing import PREPROCESSOR_FILE
-from qkv.model.training_checkpoint import find_run_model, load_checkpoint_weights
+from qkv.model.training_checkpoint import load_checkpoint_weights
 from qkv.model.transforms.heads import SENTENCE_EMBEDDING, replace_head
 from qkv.model.transforms.sentence_transformers import (
     find_transformer_folder,

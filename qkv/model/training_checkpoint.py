@@ -1,9 +1,4 @@
-"""The model of a training checkpoint: the weights of one step, with config and tokenizer of its run.
-
-    RUN/last, RUN/best             saved models of the run
-    RUN/checkpoints/00000100/      net.safetensors, state.json; ema.safetensors with train.ema_decay
-
-Does not depend on training."""
+"""The weights of a training checkpoint, in the saved model of its run. Does not depend on training."""
 
 from __future__ import annotations
 
@@ -11,38 +6,14 @@ from pathlib import Path
 
 import torch
 
+from qkv.model.hub import WEIGHTS_FILE
 from qkv.model.model import Model
 from qkv.model.parameters import warn_about_nonfinite
 from qkv.weights.tensors import read_tensors
 
-WEIGHTS_FILE = "net.safetensors"
 AVERAGE_FILE = "ema.safetensors"
-CHECKPOINT_FILES = (WEIGHTS_FILE, "state.json")
-SAVED_MODELS = ("last", "best")  # folders of a run
-MODEL_CONFIG_FILES = ("config.json", "adapter_config.json")
 # Of networks that train another one beside the model: the discriminator of ELECTRA, a student.
 PREFIXES = ("", "discriminator.", "student.")
-
-
-def find_run_model(folder: Path) -> Path | None:
-    """Return the saved model of the run of a checkpoint; None if the folder is no checkpoint."""
-    is_checkpoint = all((folder / name).is_file() for name in CHECKPOINT_FILES)
-    if not is_checkpoint or any((folder / name).is_file() for name in MODEL_CONFIG_FILES):
-        return None
-    run = folder.absolute().parent.parent
-    for name in SAVED_MODELS:
-        if any((run / name / file).is_file() for file in MODEL_CONFIG_FILES):
-            return run / name
-    raise ValueError(
-        f"{folder}: a checkpoint of a run that has saved no model yet; expected {run / 'best'} or "
-        f"{run / 'last'}, which have its config and tokenizer: training writes them at an evaluation "
-        "and at the end"
-    )
-
-
-def find_settings_folder(folder: Path) -> Path:
-    """Return the folder with config and tokenizer: of a checkpoint, the saved model of its run."""
-    return find_run_model(folder) or folder
 
 
 @torch.no_grad()

@@ -80,7 +80,7 @@ def read_pixel_values(
     return pixel_values.to(parameter.device, parameter.dtype)
 
 
-def encode_read_image(processor: ImageProcessor, image: ImageInput) -> bytes:
+def encode_processed_image(processor: ImageProcessor, image: ImageInput) -> bytes:
     """Return the pixels that a model reads of an image, resized and cropped, as a PNG file."""
     return encode_image_png(build_image(processor.read_pixels(image)))
 

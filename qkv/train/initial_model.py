@@ -16,11 +16,10 @@ from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.names import find_default_target_modules
 from qkv.model.adapters.write import build_adapter_files
 from qkv.model.build import build
-from qkv.model.hub import find_model_folder
+from qkv.model.hub import find_model_folder, find_settings_folder
 from qkv.model.label_names import set_label_names
 from qkv.model.load import load_folder
 from qkv.model.model import Model
-from qkv.model.training_checkpoint import find_settings_folder
 from qkv.model.transforms.heads import replace_head
 from qkv.model.transforms.pooling import Pooling
 from qkv.nn.lora import add_lora, lora_layers

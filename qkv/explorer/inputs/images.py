@@ -80,7 +80,9 @@ def read_clip(model: Model, clip: ImageInput) -> tuple[Tensor, TokenSequence]:
     processor = load_image_processor(model)
     frames = np.stack([processor.read_pixels(frame) for frame in read_clip_frames(model, clip)])
     parameter = next(model.net.parameters())
-    pixel_values = torch.from_numpy(np.stack([processor(frame) for frame in frames]))[None]
+    pixel_values = torch.from_numpy(np.stack([processor.normalize(frame) for frame in frames]))[
+        None
+    ]
     rows, columns = grid = choose_grid(len(frames))
     height, width, channels = frames.shape[1:]
     cells = frames.reshape(rows, columns, height, width, channels).swapaxes(1, 2)

@@ -19,11 +19,10 @@ from qkv.data.read.record import Record
 from qkv.data.store.shards import ShardIndex
 from qkv.kernels.attention import without_cudnn
 from qkv.model.device import pick_device
-from qkv.model.hub import find_model_folder
+from qkv.model.hub import find_model_folder, find_settings_folder
 from qkv.model.label_names import get_label_names
 from qkv.model.load import load
 from qkv.model.model import Model
-from qkv.model.training_checkpoint import find_settings_folder
 from qkv.model.transforms.heads import replace_head
 from qkv.train.config import TrainConfig
 from qkv.train.evaluate.evaluation_loop import (
