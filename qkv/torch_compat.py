@@ -86,6 +86,31 @@ def flash_attention_varlen(
     return out
 
 
+def flash_attention_window(
+    q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], scale: float
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Compute attention to keys at most window[0] before and window[1] after a query, -1 for any distance.
+
+    q, k and v are (B, T, H, D); returns the output, the log-sum-exp (B, H, T) and the seed of dropout.
+    CUDA only; checked on 2.11."""
+    out, lse, *seed, _ = aten._flash_attention_forward(
+        q, k, v, None, None, q.shape[1], k.shape[1], 0.0, window == (-1, 0), False,
+        scale=scale, window_size_left=window[0], window_size_right=window[1],
+    )  # fmt: skip
+    return out, lse, tuple(seed)
+
+
+def flash_attention_window_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, seed: tuple[Tensor, ...],
+    window: tuple[int, int], scale: float,
+) -> Gradients:  # fmt: skip
+    """Return the gradients of q, k and v. CUDA only; checked on 2.11."""
+    return aten._flash_attention_backward(
+        grad, q, k, v, out, lse, None, None, q.shape[1], k.shape[1], 0.0, window == (-1, 0), *seed,
+        scale=scale, window_size_left=window[0], window_size_right=window[1],
+    )  # fmt: skip
+
+
 def unfold_backward(grad: Tensor, sizes: list[int], dim: int, size: int, step: int) -> Tensor:
     """Return the gradient of Tensor.unfold. Checked on 2.11 and 2.13."""
     return aten.unfold_backward(grad, sizes, dim, size, step)

@@ -32,7 +32,9 @@ def dot_product_attention(
     v = repeat_heads(v, q.shape[1])
     kernel = bias.kernel_name if layer_bias is None else "mask"
     if kernel == "blocks":
-        return block_sparse_attention(q, k, v, bias.pattern, bias.block_layout, scale, dropout)
+        return block_sparse_attention(
+            q, k, v, bias.pattern, bias.block_layout, scale, dropout, bias.is_unmasked
+        )
     if kernel == "packed" and bias.cu_seqlens is not None and supports_varlen(q):
         is_causal = isinstance(bias.pattern, Causal)
         return varlen_attention(q, k, v, bias.cu_seqlens, is_causal, scale, dropout)

@@ -51,7 +51,7 @@ class AttentionBias:
             and self.supports_pattern_kernels
         )
         is_plain = isinstance(self.pattern, Causal | Full)
-        if is_pattern_only and is_plain and self.has_no_padding and self.document_ids is None:
+        if is_pattern_only and is_plain and self.is_unmasked:
             return "causal" if isinstance(self.pattern, Causal) else "full"
         if is_pattern_only and is_plain and self.cu_seqlens is not None:
             return "packed"
@@ -59,6 +59,11 @@ class AttentionBias:
             is_long = self.q_positions.shape[1] >= MIN_BLOCK_SPARSE_LENGTH
             return "blocks" if is_long else "mask"
         return "mask"
+
+    @property
+    def is_unmasked(self) -> bool:
+        """Whether only the pattern masks keys: no row has padding, and all have one document."""
+        return self.has_no_padding and self.document_ids is None
 
     def block_layout(self, pattern: Pattern) -> BlockLayout:
         """Return the blocks of the pattern, or of the pattern of one head."""

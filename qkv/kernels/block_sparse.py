@@ -25,10 +25,12 @@ from qkv.kernels.partial_attention import (
     SavedForBackward,
     accumulate_dtype,
     mask_to_bias,
+    merge_partial,
     min_score,
     partial_attention,
     partial_attention_backward,
 )
+from qkv.kernels.window_flash import supports_window_flash, window_flash_attention
 from qkv.spec import Banded, Chunk, ChunkEnds, Local, Or, Pattern, PerHead, Strided
 from qkv.torch_compat import unfold_backward
 
@@ -222,9 +224,11 @@ def visible_in_blocks(block: BlockPattern, visible: VisibleFunction, length: int
 
 def block_sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, layouts: Callable[[Pattern], BlockLayout],
-    scale: float, dropout: float = 0.0,
+    scale: float, dropout: float = 0.0, is_unmasked: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Compute softmax(qk' * scale) v over the keys of the pattern; q, k and v are (B, H, T, D)."""
+    """Compute softmax(qk' * scale) v over the keys of the pattern; q, k and v are (B, H, T, D).
+
+    `is_unmasked`: no row has padding, and all have one document."""
     if isinstance(pattern, PerHead):
         groups = {
             p: [i for i, other in enumerate(pattern.patterns) if other == p]
@@ -232,7 +236,7 @@ def block_sparse_attention(
         }
         outs = [
             block_sparse_attention(
-                q[:, heads], k[:, heads], v[:, heads], p, layouts, scale, dropout
+                q[:, heads], k[:, heads], v[:, heads], p, layouts, scale, dropout, is_unmasked
             )
             for p, heads in groups.items()
         ]
@@ -240,6 +244,8 @@ def block_sparse_attention(
             [i for heads in groups.values() for i in heads], device=q.device
         ).argsort()
         return torch.cat(outs, dim=1)[:, order]
+    if is_unmasked and supports_window_flash(q, pattern, dropout):
+        return window_flash_attention(q, k, v, pattern, scale)
     blocks, visible = layouts(pattern)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, T, H, D)
     out: Tensor = BlockSparseAttention.apply(q, k, v, scale, dropout, blocks, *visible)  # type: ignore[no-untyped-call]
@@ -319,16 +325,3 @@ class BlockSparseAttention(torch.autograd.Function):
 def flatten_blocks(x: Tensor) -> Tensor:
     """(B, n, ...) -> (B*n, ...)."""
     return x.flatten(0, 1)
-
-
-def merge_partial(
-    out: Tensor, lse: Tensor, partial: Tensor, partial_lse: Tensor, first: bool
-) -> None:
-    """Merge the output of another block pattern into `out` and `lse`, in place."""
-    if first:
-        out.copy_(partial)
-        lse.copy_(partial_lse)
-        return
-    combined = torch.logaddexp(lse, partial_lse)
-    out.copy_(out * (lse - combined).exp() + partial * (partial_lse - combined).exp())
-    lse.copy_(combined)

@@ -76,6 +76,19 @@ def choose_kernel(q: Tensor, dropout: float) -> str:
     return "cpu" if q.device.type == "cpu" and not dropout else "plain"
 
 
+def merge_partial(
+    out: Tensor, lse: Tensor, partial: Tensor, partial_lse: Tensor, first: bool
+) -> None:
+    """Merge the output of another block pattern into `out` and `lse`, in place."""
+    if first:
+        out.copy_(partial)
+        lse.copy_(partial_lse)
+        return
+    combined = torch.logaddexp(lse, partial_lse)
+    out.copy_(out * (lse - combined).exp() + partial * (partial_lse - combined).exp())
+    lse.copy_(combined)
+
+
 def mask_to_bias(visible: Tensor, dtype: torch.dtype) -> Tensor:
     """Return 0 for visible keys and `min_score` elsewhere, with rows aligned to 8 elements."""
     keys = visible.shape[-1]
