@@ -56,6 +56,8 @@ def partial_attention_backward(
         bias = bias.expand(-1, q.shape[1], -1, -1)
         # The kernel reads full tiles of 32 queries, and ignores rows with an infinite log-sum-exp.
         padded_lse = F.pad(lse, (0, -q.shape[2] % 32), value=torch.inf).contiguous()
+        # In half precision, it reads the output as one of the layout (B, T, H, D), whatever its strides.
+        out = out.transpose(1, 2).contiguous().transpose(1, 2)
         return efficient_attention_backward(
             grad, q, k, v, bias, out, padded_lse, saved, dropout, scale
         )
