@@ -96,7 +96,8 @@ def window_flash_attention(
     """Compute softmax(qk' * scale) v over the keys of the pattern; q, k and v are (B, H, T, D)."""
     parts = list_flash_parts(pattern)
     length = q.shape[2]
-    padding = -length % max(part.divisor for part in parts)  # later tokens, which nothing attends to
+    # Nothing attends to padding, because it comes last.
+    padding = -length % max(part.divisor for part in parts)
     q, k, v = (F.pad(x.transpose(1, 2), (0, 0, 0, 0, 0, padding)) for x in (q, k, v))
     out: Tensor = WindowFlashAttention.apply(q, k, v, scale, parts)  # type: ignore[no-untyped-call]
     return out[:, :length].transpose(1, 2)

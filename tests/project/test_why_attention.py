@@ -21,7 +21,44 @@ RESULTS = ROOT / "docs" / "experiments"
 PAGE = (ROOT / "docs" / "why-attention.md").read_text(encoding="utf-8")
 SECTIONS = re.split(r"^## \d+\. ", PAGE, flags=re.MULTILINE)[1:]
 # Names on the page that are not those of the tables.
-NAMES = {"Transformer-XL": "transformer-xl", "Gumbel": "gumbel", "entmax-1.5": "entmax15"}
+NAMES = {
+    "Transformer-XL": "transformer-xl",
+    "Gumbel": "gumbel",
+    "entmax-1.5": "entmax15",
+    "hard, expected": "hard-expected",
+}
+NAMES_OF_NETWORKS = {
+    "RNN": "rnn",
+    "GRU": "gru",
+    "LSTM": "lstm",
+    "fixed vector (Cho)": "fixed-vector",
+    "reversed LSTM": "lstm-reversed",
+    "attention (Bahdanau)": "bahdanau",
+    "attention (Luong)": "luong",
+    "Transformer": "transformer",
+    "Transformer-XL": "transformer-xl",
+}
+NAMES_OF_POSITIONS = {
+    "sinusoids": "sinusoid",
+    "T5's buckets": "t5",
+    "ALiBi": "alibi",
+    "Transformer-XL": "xl",
+}
+NAMES_OF_SCALING = {
+    "not scaled": "unscaled",
+    "scaled, unit variance": "scaled-unit-variance",
+    "not scaled, unit variance": "unscaled-unit-variance",
+}
+NAMES_OF_NORMS = {
+    "post-norm, warmup": "post-norm+warmup",
+    "pre-norm, warmup": "pre-norm+warmup",
+}
+NAMES_OF_PRETRAINING = {
+    "from nothing": "nothing",
+    "masked language modeling": "masked-lm",
+    "replaced token detection": "replaced-token-detection",
+}
+MIN_SOLVED = 0.98  # accuracy of a network that retrieves the token
 NUM_PHRASES = 6  # of the selections: nouns and adjectives that are to be aligned
 Cells = dict[tuple[str, str], str]  # by row and column
 ComputeCell = Callable[[str, str], str]
@@ -123,23 +160,66 @@ def compute_cost(device: str, row: str, column: str) -> str:
     return format_seeds([point["microseconds"] for point in points], decimals)
 
 
+def compute_retrieval(network: str, distance: str) -> str:
+    """Return the steps of the networks that solve the task, and the accuracy of the others, by seed."""
+    rows = select_results(
+        "retrieval", "retrieval", variant=NAMES_OF_NETWORKS.get(network, network),
+        distance=read_number(distance),
+    )  # fmt: skip
+    return ", ".join(
+        f"{row['metrics']['steps']:,}"
+        if row["metrics"]["accuracy"] >= MIN_SOLVED
+        else f"{row['metrics']['accuracy']:.2f}"
+        for row in rows
+    )
+
+
+def compute_positions(variant: str, position: str) -> str:
+    rows = select_results(
+        "positions", "language-model", variant=NAMES_OF_POSITIONS.get(variant, variant)
+    )
+    points = [point for row in rows for point in row["points"]]
+    place = read_number(position)
+    return format_seeds([p["position_loss"] for p in points if p["position"] == place], 2)
+
+
+def compute_scaling(variant: str, head_dim: str) -> str:
+    rows = select_results(
+        "scaling", "language-model", variant=NAMES_OF_SCALING.get(variant, variant)
+    )
+    metrics = [row["metrics"] for row in rows]
+    size = read_number(head_dim)
+    return format_seeds([values["loss"] for values in metrics if values["head_dim"] == size], 2)
+
+
 def compute_heads(num_heads: str, column: str) -> str:
-    (row,) = select_results("heads", "heads", variant=num_heads)
-    metrics, heads = row["metrics"], [point for point in row["points"] if "head" in point]
+    rows = select_results("heads", "heads", variant=num_heads)
+    if column in ("BLEU", "loss"):
+        name, decimals = {"BLEU": ("bleu", 1), "loss": ("loss", 2)}[column]
+        return format_seeds([row["metrics"][name] for row in rows], decimals)
+    heads_of_seeds = [[point for point in row["points"] if "head" in point] for row in rows]
     if column.endswith("word"):  # "self-attention: same word"
         part, pattern = column.split(": ")
-        shares = [head[pattern] for head in heads if head["part"].endswith(part)]
-        return f"{sum(share >= 0.5 for share in shares)} of {len(shares)}"
-    if column == "BLEU":
-        return f"{metrics['bleu']:.1f}"
-    if column == "loss":
-        return f"{metrics['loss']:.2f}"
-    losses = [head["removal_loss"] for head in heads]
+        shares_of_seeds = [
+            [head[pattern] for head in heads if head["part"].endswith(part)]
+            for heads in heads_of_seeds
+        ]
+        counts = [sum(share >= 0.5 for share in shares) for shares in shares_of_seeds]
+        return ", ".join(map(str, counts)) + f" of {len(shares_of_seeds[0])}"
+    losses = [[head["removal_loss"] for head in heads] for heads in heads_of_seeds]
     if column == "removal of a head, mean":
-        mean = fmean(losses)
-        return f"{mean:.2f}" if mean >= 0.1 else f"{mean:.3f}"
-    value = {"largest": max(losses), "all of them, sum": sum(losses)}[column]
-    return f"{value:.2f}"
+        means = [fmean(values) for values in losses]
+        return format_seeds(means, 2 if fmean(means) >= 0.1 else 3)
+    values = {"largest": map(max, losses), "all of them, sum": map(sum, losses)}[column]
+    return format_seeds([*values], 2)
+
+
+def compute_norms(variant: str, depth: str) -> str:
+    rows = select_results(
+        "norms", "language-model", variant=NAMES_OF_NORMS.get(variant, variant),
+        **{"model.depth": read_number(depth)},
+    )  # fmt: skip
+    return ", ".join(f"{row['metrics']['loss']:.2f}" for row in rows)
 
 
 def compute_selection(row: str, selection: str) -> str:
@@ -159,20 +239,33 @@ def compute_selection(row: str, selection: str) -> str:
     return format_seeds([values[name] for values in metrics], decimals)
 
 
-# An experiment, the number of a Markdown table in its section, and the function that computes a cell.
-TABLES: dict[str, tuple[str, int, ComputeCell]] = {
-    "sentence length": ("sentence-length", 0, compute_sentence_length),
-    "cost, GPU": ("cost", 0, partial(compute_cost, "cuda")),
-    "cost, CPU": ("cost", 1, partial(compute_cost, "cpu")),
-    "heads": ("heads", 0, compute_heads),
-    "selection": ("selection", 0, compute_selection),
+def compute_pretraining(kind: str, num_labels: str) -> str:
+    rows = select_results("pretraining", "pretraining", variant=NAMES_OF_PRETRAINING[kind])
+    points = [point for row in rows for point in row["points"]]
+    number = read_number(num_labels)
+    return format_seeds([p["accuracy"] for p in points if p["num_labels"] == number], 3)
+
+
+# An experiment, the number of a Markdown table in its section, the function that computes a cell, and
+# names of variants.
+TABLES: dict[str, tuple[str, int, ComputeCell, dict[str, str]]] = {
+    "sentence length": ("sentence-length", 0, compute_sentence_length, {}),
+    "cost, GPU": ("cost", 0, partial(compute_cost, "cuda"), NAMES),
+    "cost, CPU": ("cost", 1, partial(compute_cost, "cpu"), NAMES),
+    "retrieval": ("retrieval", 0, compute_retrieval, NAMES_OF_NETWORKS),
+    "positions": ("positions", 0, compute_positions, NAMES_OF_POSITIONS),
+    "scaling": ("scaling", 0, compute_scaling, NAMES_OF_SCALING),
+    "heads": ("heads", 0, compute_heads, {}),
+    "norms": ("norms", 0, compute_norms, NAMES_OF_NORMS),
+    "selection": ("selection", 0, compute_selection, NAMES),
+    "pretraining": ("pretraining", 0, compute_pretraining, NAMES_OF_PRETRAINING),
 }
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_numbers_on_the_page_are_those_of_the_results(name: str) -> None:
     """An empty cell stands for no results."""
-    experiment, index, compute_cell = TABLES[name]
+    experiment, index, compute_cell, names = TABLES[name]
     cells = read_table(experiment, index)
     expected = {labels: compute_cell(*labels) for labels in cells}
     different = {
@@ -184,4 +277,4 @@ def test_numbers_on_the_page_are_those_of_the_results(name: str) -> None:
     # Every variant has a row, or a column.
     labels = {part.rpartition(": ")[2] for pair in cells for part in pair}
     variants = {row["coordinates"].get("variant") for row in read_results(experiment)} - {None}
-    assert variants <= {NAMES.get(label, label) for label in labels}
+    assert variants <= {names.get(label, label) for label in labels}
