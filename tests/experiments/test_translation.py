@@ -99,7 +99,7 @@ def test_the_models_of_sentence_length_have_equal_numbers_of_parameters() -> Non
                     arguments.pop("family"), vocab_size=vocab_size, device="cpu", **arguments
                 )
             counts[cell.name] = sum(parameter.numel() for parameter in model.net.parameters())
-    assert len(counts) == 5
+    assert len(counts) == 6
     mean = sum(counts.values()) / len(counts)
     assert all(abs(count / mean - 1) < 0.03 for count in counts.values()), counts
 

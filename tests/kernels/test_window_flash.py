@@ -78,7 +78,7 @@ def dense_backward(
     )
 
 
-def attend(attention: Callable[..., Tensor], inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
+def run_backward(attention: Callable[..., Tensor], inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
     """Return the output of attention and the gradients of its inputs."""
     q, k, v = (x.clone().requires_grad_() for x in inputs)
     out = attention(q, k, v)
@@ -94,9 +94,9 @@ def test_parts_of_a_pattern_are_merged_into_one_softmax(
     monkeypatch.setattr(window_flash, "flash_attention_window_backward", dense_backward)
     pattern = PATTERNS[name]
     *inputs, grad = torch.randn(4, 2, 3, length, 8, dtype=torch.float64)
-    actual = attend(lambda q, k, v: window_flash_attention(q, k, v, pattern, 0.7), inputs, grad)
+    actual = run_backward(lambda q, k, v: window_flash_attention(q, k, v, pattern, 0.7), inputs, grad)
     mask = build_mask(pattern, length)
-    expected = attend(
+    expected = run_backward(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask, scale=0.7), inputs, grad
     )
     for x, y in zip(actual, expected, strict=True):
@@ -127,13 +127,13 @@ def test_flash_kernel_equals_dense_attention(name: str, length: int, dtype: torc
     def fail(pattern: Pattern) -> BlockLayout:
         raise AssertionError("blocks were used")
 
-    actual = attend(
+    actual = run_backward(
         lambda q, k, v: block_sparse_attention(q, k, v, pattern, fail, 0.125, is_unmasked=True),
         inputs,
         grad,
     )
     mask = torch.stack([build_mask(part, length, "cuda") for part in pattern.patterns])
-    expected = attend(
+    expected = run_backward(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask, scale=0.125),
         [x.float() for x in inputs],
         grad.float(),
