@@ -98,7 +98,9 @@ def window_flash_attention(
     length = q.shape[2]
     # Nothing attends to padding, because it comes last.
     padding = -length % max(part.divisor for part in parts)
-    q, k, v = (F.pad(x.transpose(1, 2), (0, 0, 0, 0, 0, padding)) for x in (q, k, v))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    if padding:
+        q, k, v = (F.pad(x, (0, 0, 0, 0, 0, padding)) for x in (q, k, v))
     out: Tensor = WindowFlashAttention.apply(q, k, v, scale, parts)  # type: ignore[no-untyped-call]
     return out[:, :length].transpose(1, 2)
 
