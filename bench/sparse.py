@@ -38,7 +38,9 @@ def attention(
     method: str, bias: AttentionBias, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> torch.Tensor:
     if method == "blocks":
-        return block_sparse_attention(q, k, v, bias.pattern, bias.block_layout, 0.125)
+        return block_sparse_attention(
+            q, k, v, bias.pattern, bias.block_layout, 0.125, is_unmasked=bias.is_unmasked
+        )
     if isinstance(bias.pattern, Causal):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     return torch.nn.functional.scaled_dot_product_attention(
