@@ -78,7 +78,9 @@ def dense_backward(
     )
 
 
-def run_backward(attention: Callable[..., Tensor], inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
+def run_backward(
+    attention: Callable[..., Tensor], inputs: list[Tensor], grad: Tensor
+) -> list[Tensor]:
     """Return the output of attention and the gradients of its inputs."""
     q, k, v = (x.clone().requires_grad_() for x in inputs)
     out = attention(q, k, v)
@@ -94,7 +96,9 @@ def test_parts_of_a_pattern_are_merged_into_one_softmax(
     monkeypatch.setattr(window_flash, "flash_attention_window_backward", dense_backward)
     pattern = PATTERNS[name]
     *inputs, grad = torch.randn(4, 2, 3, length, 8, dtype=torch.float64)
-    actual = run_backward(lambda q, k, v: window_flash_attention(q, k, v, pattern, 0.7), inputs, grad)
+    actual = run_backward(
+        lambda q, k, v: window_flash_attention(q, k, v, pattern, 0.7), inputs, grad
+    )
     mask = build_mask(pattern, length)
     expected = run_backward(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask, scale=0.7), inputs, grad
