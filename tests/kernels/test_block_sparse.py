@@ -159,24 +159,43 @@ def test_partial_attention_equals_its_reference(monkeypatch: pytest.MonkeyPatch)
     compare.assert_close(results[0], results[1], 1e-12)
 
 
-def test_rows_beyond_the_queries_of_a_tile_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CUDA kernel reads tiles of 32 queries; exp(score - inf) is 0, whatever its memory holds."""
-    log_sums: list[Tensor] = []
+@pytest.fixture
+def cuda_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, ...]]:
+    """The arguments of the backward pass of the CUDA kernel, which is replaced."""
+    calls: list[tuple[Tensor, ...]] = []
 
     def record(*arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        log_sums.append(arguments[6])
+        calls.append(arguments)
         return arguments[1], arguments[2], arguments[3]
 
     monkeypatch.setattr(partial_attention, "choose_kernel", lambda q, dropout: "cuda")
     monkeypatch.setattr(partial_attention, "efficient_attention_backward", record)
+    return calls
+
+
+def test_rows_beyond_the_queries_of_a_tile_are_ignored(
+    cuda_calls: list[tuple[Tensor, ...]],
+) -> None:
+    """The CUDA kernel reads tiles of 32 queries; exp(score - inf) is 0, whatever its memory holds."""
     q = torch.randn(2, 3, 28, 8)
     bias = torch.zeros(2, 1, 28, 28)
     lse = torch.randn(2, 3, 28)
     partial_attention.partial_attention_backward(q, q, q, q, bias, q, lse, (), 1.0, 0.0)
-    (padded,) = log_sums
+    padded = cuda_calls[0][6]
     assert padded.shape == (2, 3, 32)
     compare.assert_bitwise_equal(padded[..., :28], lse, because="padding copies")
     assert (padded[..., 28:] == torch.inf).all()
+
+
+def test_the_kernel_gets_the_output_in_its_layout(cuda_calls: list[tuple[Tensor, ...]]) -> None:
+    """In half precision, the CUDA kernel reads the output as (B, T, H, D), whatever its strides."""
+    out = torch.randn(2, 3, 28, 8)
+    bias = torch.zeros(2, 1, 28, 28)
+    lse = torch.randn(2, 3, 28)
+    partial_attention.partial_attention_backward(out, out, out, out, bias, out, lse, (), 1.0, 0.0)
+    passed = cuda_calls[0][5]
+    assert passed.stride() == (28 * 3 * 8, 8, 3 * 8, 1)
+    compare.assert_bitwise_equal(passed, out, because="only the layout changes")
 
 
 @pytest.mark.skipif(
