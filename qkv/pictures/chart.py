@@ -25,9 +25,11 @@ WIDE_CHART_WIDTH = 520  # of a single chart
 CHART_HEIGHT = 220
 LEFT = 58  # of the labels of the y axis
 TOP = 44  # of the title of a panel
-BOTTOM = 48
+BOTTOM = 47  # with one row of labels
 LABEL_GAP = 14  # between a line and its name
 LABEL_HEIGHT = 16
+LABEL_ROW_HEIGHT = 13  # of the labels of an x axis
+MAX_LABEL_ROWS = 3
 BAR_DISTANCE = 10  # between the bars of two lines at the same name
 FONT_SIZE = 12
 MAX_COLUMNS = 2
@@ -136,7 +138,8 @@ def render_charts_svg(title: str, subtitle: str, charts: Sequence[Chart]) -> str
     plot_width = CHART_WIDTH if len(charts) > 1 else WIDE_CHART_WIDTH
     label_width = max((estimate_text_width(name, FONT_SIZE) for name in series), default=0)
     column_width = LEFT + plot_width + LABEL_GAP + 14 + label_width + PAGE_MARGIN
-    row_height = TOP + CHART_HEIGHT + BOTTOM + 12
+    num_label_rows = max(count_label_rows(place_x_axis(chart, plot_width)) for chart in charts)
+    row_height = TOP + CHART_HEIGHT + BOTTOM + LABEL_ROW_HEIGHT * max(num_label_rows - 1, 1)
     parts = [
         f'<text class="title" x="{PAGE_MARGIN}" y="{PAGE_MARGIN + 12}">{escape_xml(title)}</text>',
         f'<text x="{PAGE_MARGIN}" y="{PAGE_MARGIN + 34}">{escape_xml(subtitle)}</text>',
@@ -160,7 +163,7 @@ def render_charts_svg(title: str, subtitle: str, charts: Sequence[Chart]) -> str
 def draw_chart(chart: Chart, series: Sequence[str], plot_width: float) -> list[str]:
     """Draw the title, the axes and the lines of one panel, and the names of the lines."""
     points = [point for line in chart.lines for point in line.points]
-    x_axis = build_x_axis(chart, [point.x for point in points], LEFT, LEFT + plot_width)
+    x_axis = place_x_axis(chart, plot_width)
     values = [value for point in points for value in (point.low, point.high)]
     y_axis = build_axis(
         values, chart.y_scale, TOP + CHART_HEIGHT, TOP, low=chart.y_min, high=chart.y_max
@@ -197,6 +200,11 @@ def draw_chart(chart: Chart, series: Sequence[str], plot_width: float) -> list[s
     return parts + draw_line_names(ends, LEFT + plot_width + LABEL_GAP)
 
 
+def place_x_axis(chart: Chart, plot_width: float) -> Axis:
+    values = [point.x for line in chart.lines for point in line.points]
+    return build_x_axis(chart, values, LEFT, LEFT + plot_width)
+
+
 def draw_chart_axes(x_axis: Axis, y_axis: Axis, x_label: str) -> list[str]:
     """Draw the grid, the ticks and their labels, and the name of the x axis."""
     bottom, left, right = y_axis.start, x_axis.start, x_axis.end
@@ -207,31 +215,34 @@ def draw_chart_axes(x_axis: Axis, y_axis: Axis, x_label: str) -> list[str]:
             f'<line class="grid" x1="{left}" x2="{right:.0f}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{escape_xml(label)}</text>'
         )
-    second_row = LABEL_HEIGHT - 3 if has_overlap(x_axis) else 0  # for every other label
+    num_rows = count_label_rows(x_axis)
     for number, (value, label) in enumerate(zip(x_axis.ticks, x_axis.labels, strict=True)):
         x = x_axis.place(value)
-        y = bottom + 18 + second_row * (number % 2)
+        y = bottom + 18 + LABEL_ROW_HEIGHT * (number % num_rows)
         parts.append(
             f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
             f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{escape_xml(label)}</text>'
         )
     center = (left + right) / 2
+    y = bottom + 37 + LABEL_ROW_HEIGHT * (num_rows - 1)
     parts.append(
         f'<line class="axis" x1="{left}" x2="{right:.0f}" y1="{bottom}" y2="{bottom}"/>'
-        f'<text x="{center:.0f}" y="{bottom + 37 + second_row}" text-anchor="middle">'
+        f'<text x="{center:.0f}" y="{y}" text-anchor="middle">'
         f"{escape_xml(x_label)}</text>"
     )
     return parts
 
 
-def has_overlap(axis: Axis) -> bool:
-    """Return whether two labels of an x axis would overlap in one row."""
+def count_label_rows(axis: Axis) -> int:
+    """Return the number of rows, at most three, in which no two labels of an x axis overlap."""
     widths = [estimate_text_width(label, FONT_SIZE) for label in axis.labels]
-    ends = [
-        (axis.place(value) - width / 2, axis.place(value) + width / 2)
-        for value, width in zip(axis.ticks, widths, strict=True)
-    ]
-    return any(before[1] > after[0] for before, after in pairwise(ends))
+    places = [axis.place(value) for value in axis.ticks]
+    starts = [place - width / 2 for place, width in zip(places, widths, strict=True)]
+    ends = [place + width / 2 for place, width in zip(places, widths, strict=True)]
+    for num_rows in range(1, MAX_LABEL_ROWS):
+        if all(end <= start for end, start in zip(ends, starts[num_rows:], strict=False)):
+            return num_rows
+    return MAX_LABEL_ROWS
 
 
 def draw_spread(line: ChartLine, index: int, x_axis: Axis, y_axis: Axis) -> list[str]:
@@ -315,7 +326,7 @@ def build_x_axis(chart: Chart, values: Sequence[float], start: float, end: float
         axis = build_axis(values, chart.x_scale, start, end, low=min(values), high=max(values))
         numbers = sorted(set(values))
         labeled = axis._replace(ticks=numbers, labels=[format_tick(value) for value in numbers])
-        return axis if has_overlap(labeled) else labeled
+        return labeled if count_label_rows(labeled) == 1 else axis
     low, high = min(values), max(values)
     ticks = [tick for tick in compute_ticks(low, high, 6) if low <= tick <= high]
     if low == high:

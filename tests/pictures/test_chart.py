@@ -1,5 +1,6 @@
 """Line charts: scales, names of lines, spread bands, colors for light and dark pages."""
 
+import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 
@@ -17,6 +18,7 @@ from qkv.pictures.chart import (
     render_charts_svg,
     spread_heights,
 )
+from qkv.pictures.drawing.svg import PAGE_MARGIN
 
 LINES = [
     ChartLine("first", [ChartPoint(1, 0.5, 1.0, 1.5), ChartPoint(4, 1.0, 2.0, 3.0)]),
@@ -80,12 +82,14 @@ def test_names_are_places_of_the_x_axis() -> None:
     assert 0 < axis.place(0) < axis.place(1) < 100
 
 
-def test_labels_that_would_overlap_stand_in_two_rows() -> None:
-    short = render_charts_svg("Title", "", [make_chart(x_names=["a", "b", "c", "d", "e"])])
-    long = render_charts_svg("Title", "", [make_chart(x_names=[name * 30 for name in "abcde"])])
-    y = 44 + 220 + 18
-    assert short.count(f'y="{y}"') == 5
-    assert (long.count(f'y="{y}"'), long.count(f'y="{y + 13}"')) == (3, 2)
+@pytest.mark.parametrize(("letters", "rows"), [(1, [5, 0, 0]), (15, [3, 2, 0]), (30, [2, 2, 1])])
+def test_labels_that_would_overlap_stand_in_several_rows(letters: int, rows: list[int]) -> None:
+    svg = render_charts_svg("Title", "", [make_chart(x_names=[name * letters for name in "abcde"])])
+    first = 44 + 220 + 18
+    assert [svg.count(f'y="{first + 13 * row}"') for row in range(3)] == rows
+    height = float(re.findall(r'class="page" width="\d+" height="(\d+)"', svg)[0])
+    lowest = max(float(y) for y in re.findall(r' y="([\d.]+)"', svg))
+    assert lowest + PAGE_MARGIN + 50 < height, "the name of the axis is inside of the picture"
 
 
 def test_points_over_names_are_bars_and_not_connected() -> None:
