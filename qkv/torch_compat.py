@@ -65,6 +65,15 @@ def efficient_attention_backward(
     return gradients[:3]
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def has_flash_kernels() -> bool:
+    """Return whether the flash kernels can run on all CUDA devices: compute capability 8 or later."""
+    if torch.version.hip is not None or not torch.backends.cuda.is_flash_attention_available():
+        return False
+    devices = range(torch.cuda.device_count())
+    return all(torch.cuda.get_device_capability(device) >= (8, 0) for device in devices)
+
+
 def flash_attention_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, max_length: int, dropout: float, is_causal: bool,
     scale: float,

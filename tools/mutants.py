@@ -176,6 +176,8 @@ TABLE = [Mutant(*row) for row in (
     ("per-head-outputs-not-reordered", "kernels/block_sparse.py", ").argsort()", ")",
      "kernels/block_sparse:every_head_keeps_its_pattern"),
 
+    ("flash-kernel-of-masked-rows", "kernels/block_sparse.py", "if is_unmasked and supports_window_flash", "if supports_window_flash",
+     "nn/sparse_attention:only_rows_without_a_mask_are_computed_without_one[packed-strided-layers]"),
     ("strided-part-with-near-tokens", "kernels/window_flash.py", "skip=num_near", "skip=num_near - 1",
      "kernels/window_flash:parts_of_a_pattern_are_merged_into_one_softmax[36-merged]"),
     ("window-includes-one-more", "kernels/window_flash.py", "return (FlashPart(window=(window - 1, 0)),)",

@@ -161,7 +161,9 @@ def draw_test_rows(
     pairs: Sequence[SentencePair], *, max_pairs: int, edges: Sequence[int], rows: int
 ) -> dict[int, list[SentencePair]]:
     """Return concatenations of 1 to `max_pairs` different pairs by the number of source words: `rows`
-    for each range that ends at an edge, always the same ones; an error if all ranges are empty."""
+    for each range that ends at an edge, always the same ones; an error if all ranges are empty.
+
+    A range in which most rows would be repetitions of others is left out."""
     rng = np.random.default_rng(0)
     buckets: dict[int, list[SentencePair]] = {edge: [] for edge in edges}
     for _ in range(MAX_DRAWS * rows * len(edges)):
@@ -173,6 +175,7 @@ def draw_test_rows(
         edge = next((edge for edge in edges if count_words(row.source) <= edge), None)
         if edge is not None and len(buckets[edge]) < rows:
             buckets[edge].append(row)
+    buckets = {edge: drawn for edge, drawn in buckets.items() if 2 * len({*drawn}) >= len(drawn)}
     if not any(buckets.values()):
         raise ValueError(
             f"no row of the test sentences has at most {max(edges, default=0)} words, expected some; "

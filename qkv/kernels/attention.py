@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qkv.kernels.bias import AttentionBias
 from qkv.kernels.block_sparse import block_sparse_attention
+from qkv.kernels.partial_attention import supports_flash
 from qkv.spec import Causal
 from qkv.torch_compat import flash_attention_varlen
 
@@ -35,18 +36,12 @@ def dot_product_attention(
         return block_sparse_attention(
             q, k, v, bias.pattern, bias.block_layout, scale, dropout, bias.is_unmasked
         )
-    if kernel == "packed" and bias.cu_seqlens is not None and supports_varlen(q):
+    if kernel == "packed" and bias.cu_seqlens is not None and supports_flash(q):
         is_causal = isinstance(bias.pattern, Causal)
         return varlen_attention(q, k, v, bias.cu_seqlens, is_causal, scale, dropout)
     scores_bias = bias.get_score_bias(layer_bias) if kernel in ("mask", "packed") else None
     is_causal = kernel == "causal"
     return F.scaled_dot_product_attention(q, k, v, scores_bias, dropout, is_causal, scale=scale)
-
-
-def supports_varlen(q: Tensor) -> bool:
-    """Return whether the variable-length kernel can run: on CUDA, in half precision."""
-    is_half = q.dtype in (torch.float16, torch.bfloat16)
-    return q.is_cuda and is_half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
 
 
 def varlen_attention(

@@ -62,7 +62,7 @@ class AttentionBias:
 
     @property
     def is_unmasked(self) -> bool:
-        """Whether only the pattern masks keys: no row has padding, and all have one document."""
+        """Whether the pattern alone decides what a token attends to: one document, no padding before it."""
         return self.has_no_padding and self.document_ids is None
 
     def block_layout(self, pattern: Pattern) -> BlockLayout:

@@ -228,7 +228,7 @@ def block_sparse_attention(
 ) -> Tensor:  # fmt: skip
     """Compute softmax(qk' * scale) v over the keys of the pattern; q, k and v are (B, H, T, D).
 
-    `is_unmasked`: no row has padding, and all have one document."""
+    `is_unmasked`: the pattern alone decides what a token attends to."""
     if isinstance(pattern, PerHead):
         groups = {
             p: [i for i, other in enumerate(pattern.patterns) if other == p]

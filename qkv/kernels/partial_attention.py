@@ -17,8 +17,10 @@ from qkv.torch_compat import (
     efficient_attention_backward,
     flash_attention_cpu,
     flash_attention_cpu_backward,
+    has_flash_kernels,
 )
 
+MAX_FLASH_HEAD_DIM = 256
 CUDA_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SavedForBackward = tuple[Tensor, ...]  # reproduces dropout in the backward pass
 
@@ -89,6 +91,13 @@ def merge_partial(
     combined = torch.logaddexp(lse, partial_lse)
     out.copy_(out * (lse - combined).exp() + partial * (partial_lse - combined).exp())
     lse.copy_(combined)
+
+
+def supports_flash(q: Tensor) -> bool:
+    """Return whether the flash kernels of CUDA can read queries (..., D): in half precision."""
+    is_half = q.dtype in (torch.float16, torch.bfloat16)
+    has_head_dim = q.shape[-1] % 8 == 0 and q.shape[-1] <= MAX_FLASH_HEAD_DIM
+    return q.is_cuda and is_half and has_head_dim and has_flash_kernels()
 
 
 def mask_to_bias(visible: Tensor, dtype: torch.dtype) -> Tensor:

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.kernels.partial_attention import accumulate_dtype, merge_partial
+from qkv.kernels.partial_attention import accumulate_dtype, merge_partial, supports_flash
 from qkv.spec import Banded, Chunk, Local, Or, Pattern, Strided
 from qkv.torch_compat import flash_attention_window, flash_attention_window_backward
 
@@ -78,8 +78,7 @@ def list_flash_parts(pattern: Pattern) -> tuple[FlashPart, ...]:
 
 def supports_window_flash(q: Tensor, pattern: Pattern, dropout: float) -> bool:
     """Return whether the kernel can compute a pattern for queries (B, H, T, D)."""
-    is_half = q.dtype in (torch.float16, torch.bfloat16)
-    if not (q.is_cuda and is_half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256) or dropout:
+    if dropout or not supports_flash(q):
         return False
     parts = list_flash_parts(pattern)
     rows = [count_rows(part, q.shape[2]) for part in parts]
@@ -96,7 +95,7 @@ def window_flash_attention(
     """Compute softmax(qk' * scale) v over the keys of the pattern; q, k and v are (B, H, T, D)."""
     parts = list_flash_parts(pattern)
     length = q.shape[2]
-    # Nothing attends to padding, because it comes last.
+    # Padding comes last; no token attends to it, because patterns with later keys get none.
     padding = -length % max(part.divisor for part in parts)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if padding:

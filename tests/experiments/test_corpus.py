@@ -123,3 +123,10 @@ def test_test_rows_have_the_lengths_of_their_range(corpus: TranslationCorpus) ->
     assert all(count_words(row.source) <= 8 for row in buckets[8])
     assert all(8 < count_words(row.source) <= 20 for row in buckets[20])
     assert buckets == draw_test_rows(corpus.test, max_pairs=3, edges=[8, 20], rows=5)
+
+
+def test_a_range_with_few_different_rows_is_left_out(corpus: TranslationCorpus) -> None:
+    long_pair = SentencePair("un deux trois quatre cinq six sept huit neuf", "one to nine")
+    pairs = [*corpus.test, long_pair]
+    buckets = draw_test_rows(pairs, max_pairs=1, edges=[8, 20], rows=5)
+    assert [*buckets] == [8]

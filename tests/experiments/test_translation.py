@@ -12,7 +12,7 @@ from qkv.experiments import find_experiment
 from qkv.experiments.corpus import load_corpus
 from qkv.experiments.experiment import Cell, merge_settings, read_experiment
 from qkv.experiments.measures import CellContext, load_measure
-from qkv.experiments.measures.translation import is_aligned
+from qkv.experiments.measures.translation import is_aligned, write_alignment
 from qkv.experiments.table import Measurement
 from qkv.experiments.translation import Translator, train_translator
 from qkv.model.build import build
@@ -85,6 +85,23 @@ def test_a_model_is_trained_and_scored_by_length(cell: Cell, data: Path, tmp_pat
     has_attention = "Cho" not in cell.name and "Sutskever" not in cell.name
     assert ("aligned" in measurement.metrics) == has_attention
     assert len(list((tmp_path / "results").glob("*-alignment-0.svg"))) == has_attention
+
+
+@pytest.mark.parametrize(
+    ("cell", "name"),
+    [
+        ("translation,variant=attention (Luong),seed=0", "attention-luong-alignment-1.svg"),
+        ("translation,variant=dense, stored,model.depth=2,seed=0", "dense-stored-alignment-1.svg"),
+        ("translation,model.variant=x,seed=0", "alignment-1.svg"),
+    ],
+)
+def test_a_picture_has_the_name_of_its_variant(
+    cell: str, name: str, data: Path, tmp_path: Path
+) -> None:
+    words = (TextSpan("le", 0, 2), TextSpan("chat", 3, 7))
+    alignment = Alignment(words, words, ((1.0, 0.0), (0.0, 1.0)))
+    write_alignment(build_context(data, tmp_path, cell), alignment, "alignment-1")
+    assert [path.name for path in (tmp_path / "results").iterdir()] == [name]
 
 
 def test_the_models_of_sentence_length_have_equal_numbers_of_parameters() -> None:

@@ -11,6 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import qkv
 from qkv import Batch, Inputs
+from qkv.kernels import block_sparse
+from qkv.kernels.window_flash import list_flash_parts
+from qkv.spec import Pattern
 from tests.support import compare, tiny
 from tests.support.dense_masks import (
     LAYOUTS,
@@ -217,3 +220,31 @@ def test_local_layers_equal_dense_masks(length: int, layout: str) -> None:
     compare.assert_close(
         {"out": out.transpose(1, 2)[is_token]}, {"out": expected.transpose(1, 2)[is_token]}
     )
+
+
+@pytest.mark.parametrize("name", ["strided-merged", "strided-layers", "fixed-layers", "gpt3"])
+@pytest.mark.parametrize("layout", [*LAYOUTS, "shifted"])
+def test_only_rows_without_a_mask_are_computed_without_one(
+    name: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flash kernel with a window has no mask: no row with padding, packing or other positions."""
+    calls: list[str] = []
+
+    def record(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, scale: float) -> Tensor:
+        calls.append(type(pattern).__name__)
+        return v
+
+    monkeypatch.setattr(block_sparse, "window_flash_attention", record)
+    monkeypatch.setattr(
+        block_sparse, "supports_window_flash", lambda q, pattern, _: bool(list_flash_parts(pattern))
+    )
+    length = 300
+    settings = (
+        {"position_ids": torch.arange(5, 5 + length)[None]}
+        if layout == "shifted"
+        else build_layout(layout, length)
+    )
+    model = build_sparse_model(name, torch.float32)
+    with torch.no_grad():
+        model.net(tiny.build_batch(model, tiny.random_ids(2, length), **settings))
+    assert bool(calls) == (layout == "plain")
