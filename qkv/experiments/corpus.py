@@ -175,7 +175,9 @@ def draw_test_rows(
         edge = next((edge for edge in edges if count_words(row.source) <= edge), None)
         if edge is not None and len(buckets[edge]) < rows:
             buckets[edge].append(row)
-    buckets = {edge: drawn for edge, drawn in buckets.items() if 2 * len({*drawn}) >= len(drawn)}
+    buckets = {
+        edge: bucket for edge, bucket in buckets.items() if 2 * len({*bucket}) >= len(bucket)
+    }
     if not any(buckets.values()):
         raise ValueError(
             f"no row of the test sentences has at most {max(edges, default=0)} words, expected some; "

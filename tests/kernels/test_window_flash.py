@@ -15,6 +15,7 @@ from qkv.kernels.window_flash import (
     window_flash_attention,
 )
 from qkv.spec import Banded, Causal, Chunk, ChunkEnds, Local, Pattern, PerHead, Strided
+from qkv.torch_compat import has_flash_kernels
 from tests.support import compare
 
 PATTERNS: dict[str, Pattern] = {
@@ -117,6 +118,21 @@ def test_patterns_without_parts_are_not_supported(pattern: Pattern) -> None:
 
 def test_the_kernel_needs_cuda() -> None:
     assert not supports_window_flash(torch.zeros(1, 1, 4, 8, dtype=torch.bfloat16), Banded(2), 0.0)
+
+
+def test_the_search_for_kernels_is_a_constant_of_compiled_graphs() -> None:
+    calls = []
+
+    def compute(x: Tensor) -> Tensor:
+        return x + 1 if has_flash_kernels() else x - 1
+
+    def record(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        calls.append(graph)
+        return graph.forward
+
+    y = torch.compile(compute, fullgraph=True, backend=record)(torch.ones(2))
+    assert len(calls) == 1
+    assert y.tolist() == [2.0 if has_flash_kernels() else 0.0] * 2
 
 
 @needs_cuda
