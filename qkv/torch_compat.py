@@ -4,6 +4,7 @@ They are not part of torch's public interface and may change in a new version.""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -65,12 +66,17 @@ def efficient_attention_backward(
     return gradients[:3]
 
 
-def has_flash_kernels() -> bool:
-    """Return whether the flash kernels can run on all CUDA devices: compute capability 8 or later."""
+@cache
+def find_flash_kernels() -> bool:
     if torch.version.hip is not None or not torch.backends.cuda.is_flash_attention_available():
         return False
     devices = range(torch.cuda.device_count())
     return all(torch.cuda.get_device_capability(device) >= (8, 0) for device in devices)
+
+
+def has_flash_kernels() -> bool:
+    """Return whether the flash kernels can run on all CUDA devices: compute capability 8 or later."""
+    return find_flash_kernels()
 
 
 # As torch.compiler.assume_constant_result, which imports torch._dynamo. Checked on 2.13.

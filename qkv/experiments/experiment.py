@@ -103,6 +103,12 @@ class Cell:
         return ",".join([self.measure, *(f"{key}={value}" for key, value in values.items())])
 
     @property
+    def variant(self) -> str:
+        """The name of the variant, empty without variants."""
+        name: str = self.coordinates.get(VARIANT, "")
+        return name
+
+    @property
     def key(self) -> str:
         """A hash of all that determines the result: a changed setting is a new cell."""
         text = json.dumps([self.measure, self.settings, self.seed], sort_keys=True)

@@ -86,6 +86,7 @@ def run_cells(
                 scratch=Path(scratch),
                 results=results / experiment.file_stem,
                 name=cell.name,
+                variant=cell.variant,
                 report=report,
             )
             start_time = time.perf_counter()

@@ -34,7 +34,7 @@ def dot_product_attention(
     kernel = bias.kernel_name if layer_bias is None else "mask"
     if kernel == "blocks":
         return block_sparse_attention(
-            q, k, v, bias.pattern, bias.block_layout, scale, dropout, bias.is_unmasked
+            q, k, v, bias.pattern, bias.block_layout, scale, dropout, is_unmasked=bias.is_unmasked
         )
     if kernel == "packed" and bias.cu_seqlens is not None and supports_flash(q):
         is_causal = isinstance(bias.pattern, Causal)

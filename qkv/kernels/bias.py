@@ -105,8 +105,8 @@ class AttentionBias:
 
     def compute_mask(self, rows: slice, columns: slice = ALL) -> Tensor | None:
         is_last_query = isinstance(self.pattern, Causal) and self.q_positions.shape[1] == 1
-        attends_to_all = self.has_no_padding and (is_last_query or isinstance(self.pattern, Full))
-        if attends_to_all and self.document_ids is None and self.permutation_mask is None:
+        attends_to_all = is_last_query or isinstance(self.pattern, Full)
+        if attends_to_all and self.is_unmasked and self.permutation_mask is None:
             return None
         patterns = self.pattern.patterns if isinstance(self.pattern, PerHead) else (self.pattern,)
         positions = (self.q_positions, self.k_positions)

@@ -13,7 +13,7 @@ B batch, H heads, T tokens, D head dimension; R rows of t tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,6 +41,9 @@ class FlashPart:
     def divisor(self) -> int:
         """The number of tokens of a text is a multiple of it."""
         return self.stride * (self.chunk or 1)
+
+    def count_rows(self, length: int) -> int:
+        return -(-length // self.chunk) if self.chunk else self.stride
 
     def fold(self, x: Tensor) -> Tensor:
         """Return a view of the rows: (B, T, ...) -> (B, R, t, ...)."""
@@ -70,9 +73,8 @@ def list_flash_parts(pattern: Pattern) -> tuple[FlashPart, ...]:
         case Chunk(stride):
             return (FlashPart(chunk=stride),)
         case Or(Banded(window), Strided(stride)) | Or(Strided(stride), Banded(window)):
-            strided = FlashPart(stride=stride)
             num_near = -(-window // stride)  # every stride-th token that is within the window
-            return (FlashPart(window=(window - 1, 0)), replace(strided, skip=num_near))
+            return (FlashPart(window=(window - 1, 0)), FlashPart(stride=stride, skip=num_near))
     return ()
 
 
@@ -81,12 +83,8 @@ def supports_window_flash(q: Tensor, pattern: Pattern, dropout: float) -> bool:
     if dropout or not supports_flash(q):
         return False
     parts = list_flash_parts(pattern)
-    rows = [count_rows(part, q.shape[2]) for part in parts]
+    rows = [part.count_rows(q.shape[2]) for part in parts]
     return bool(parts) and max(rows) * len(q) <= MAX_ROWS
-
-
-def count_rows(part: FlashPart, length: int) -> int:
-    return -(-length // part.chunk) if part.chunk else part.stride
 
 
 def window_flash_attention(

@@ -138,17 +138,18 @@ def render_charts_svg(title: str, subtitle: str, charts: Sequence[Chart]) -> str
     plot_width = CHART_WIDTH if len(charts) > 1 else WIDE_CHART_WIDTH
     label_width = max((estimate_text_width(name, FONT_SIZE) for name in series), default=0)
     column_width = LEFT + plot_width + LABEL_GAP + 14 + label_width + PAGE_MARGIN
-    num_label_rows = max(count_label_rows(place_x_axis(chart, plot_width)) for chart in charts)
+    x_axes = [place_x_axis(chart, plot_width) for chart in charts]
+    num_label_rows = max(map(count_label_rows, x_axes), default=1)
     row_height = TOP + CHART_HEIGHT + BOTTOM + LABEL_ROW_HEIGHT * max(num_label_rows - 1, 1)
     parts = [
         f'<text class="title" x="{PAGE_MARGIN}" y="{PAGE_MARGIN + 12}">{escape_xml(title)}</text>',
         f'<text x="{PAGE_MARGIN}" y="{PAGE_MARGIN + 34}">{escape_xml(subtitle)}</text>',
     ]
     top = PAGE_MARGIN + 50
-    for index, chart in enumerate(charts):
+    for index, (chart, x_axis) in enumerate(zip(charts, x_axes, strict=True)):
         row, column = divmod(index, MAX_COLUMNS)
         place = f"{PAGE_MARGIN + column * column_width:.0f} {top + row * row_height:.0f}"
-        body = "\n".join(draw_chart(chart, series, plot_width))
+        body = "\n".join(draw_chart(chart, x_axis, series))
         parts.append(f'<g transform="translate({place})">\n{body}\n</g>')
     num_columns = min(len(charts), MAX_COLUMNS)
     texts_width = max(estimate_text_width(title, 16), estimate_text_width(subtitle, FONT_SIZE))
@@ -160,10 +161,9 @@ def render_charts_svg(title: str, subtitle: str, charts: Sequence[Chart]) -> str
     return format_svg_element(SvgDrawing(width, height, body, description), title, "chart") + "\n"
 
 
-def draw_chart(chart: Chart, series: Sequence[str], plot_width: float) -> list[str]:
+def draw_chart(chart: Chart, x_axis: Axis, series: Sequence[str]) -> list[str]:
     """Draw the title, the axes and the lines of one panel, and the names of the lines."""
     points = [point for line in chart.lines for point in line.points]
-    x_axis = place_x_axis(chart, plot_width)
     values = [value for point in points for value in (point.low, point.high)]
     y_axis = build_axis(
         values, chart.y_scale, TOP + CHART_HEIGHT, TOP, low=chart.y_min, high=chart.y_max
@@ -189,7 +189,7 @@ def draw_chart(chart: Chart, series: Sequence[str], plot_width: float) -> list[s
             parts += draw_bars(
                 line,
                 index,
-                x_axis._replace(start=LEFT + place, end=LEFT + plot_width + place),
+                x_axis._replace(start=x_axis.start + place, end=x_axis.end + place),
                 y_axis,
             )
         else:
@@ -197,7 +197,7 @@ def draw_chart(chart: Chart, series: Sequence[str], plot_width: float) -> list[s
             parts += draw_markers(line, index, x_axis, y_axis)
         last = line.points[-1]
         ends.append((y_axis.place(last.mean), x_axis.place(last.x), index, line.name))
-    return parts + draw_line_names(ends, LEFT + plot_width + LABEL_GAP)
+    return parts + draw_line_names(ends, x_axis.end + LABEL_GAP)
 
 
 def place_x_axis(chart: Chart, plot_width: float) -> Axis:

@@ -45,6 +45,7 @@ def run_cell(cell: Cell, data: Path, folder: Path, settings: Mapping[str, Any]) 
         scratch=folder,
         results=folder / "results",
         name=cell.name,
+        variant=cell.variant,
         report=lambda line: None,
     )
     return load_measure(cell.measure)(context, **settings)

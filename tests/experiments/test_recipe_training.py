@@ -22,7 +22,7 @@ TABLES: dict[str, Any] = {
 def make_context(folder: Path, lines: list[str]) -> CellContext:
     return CellContext(
         seed=3, device="cpu", data=folder, scratch=folder, results=folder, name="cell",
-        report=lines.append,
+        variant="", report=lines.append,
     )  # fmt: skip
 
 

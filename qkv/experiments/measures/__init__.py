@@ -52,6 +52,7 @@ class CellContext:
     scratch: Path  # empty folder, removed after the cell
     results: Path  # folder for pictures, created on first use
     name: str  # of the cell
+    variant: str  # name of the variant of the cell, or empty
     report: Callable[[str], None]
 
     def find_data(self, name: str) -> Path:

@@ -127,8 +127,7 @@ def is_aligned(alignment: Alignment, target_word: str, source_word: str) -> bool
 def write_alignment(context: CellContext, alignment: Alignment, name: str) -> None:
     """Write the picture of an alignment beside the results."""
     context.results.mkdir(parents=True, exist_ok=True)
-    variant = re.search(r"(?:^|,)variant=(.*?)(?=,[\w.]+=|$)", context.name)
-    words = re.findall(r"\w+", variant[1]) if variant else []
+    words = re.findall(r"\w+", context.variant)
     title = " ".join(span.text for span in alignment.source)
     with write_file(context.results / "-".join([*words, f"{name}.svg"]).lower()) as path:
         path.write_text(render_svg(title, [alignment], "translation"), encoding="utf-8")
