@@ -275,6 +275,10 @@ def test_captions_of_thumbnails_say_what_their_number_is(
     """The first token of a short text gets most of the weight of a causal model."""
     page = open_page(f"{site.explore('gpt2')}#view=model&text=a%20b%20c%20d", width=width)
     trace = next(reversed(site.explorers["gpt2"].traces.values()))
+    # A layer is loaded when it comes into sight.
+    page.wait_until(
+        "[...document.querySelectorAll('.thumbnail .caption')].filter(x => x.textContent).length > 4"
+    )
     captions = page.texts(".thumbnail .caption")
     assert len([caption for caption in captions if caption]) > 4
     for (path, heads), layer_captions in zip(
